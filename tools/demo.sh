@@ -5,18 +5,21 @@
 # each step (transport, schedule, plan) gains, and a verdict; bindings/python/examples/train/train.py shows them. Pages with
 # pictures, and numbers, are in report/.
 #
-# usage: tools/demo.sh [--quick]
+# usage: tools/demo.sh [grpo] [--quick]
+#   grpo      reinforcement learning of a small decoder instead: bindings/python/examples/grpo/grpo.py
 #   --quick   a quarter of the minibatches: the first table after a minute of training
 set -eu
 cd "$(dirname "$0")/.."
 
 compute=()
 emulated=()
+grpo=()
 case $* in
-'') ;;
---quick)
+'' | grpo) ;;
+--quick | 'grpo --quick')
     compute=(--rounds 2)
     emulated=(--minibatches 3 --seconds 45)
+    grpo=(--rollouts 10)
     ;;
 *)
     sed -n '/^# usage:/,/^set/s/^# \{0,1\}//p' "$0" >&2
@@ -30,13 +33,23 @@ echo "which is compiled in some minutes."
 bash tests/venv.sh torch pictures
 
 cores=$(nproc)
+ranks=$((cores < 8 ? cores : 8))
+start() {
+    local ranks=$1 report=$2
+    shift 2
+    printf '\n==== %s, %s ranks\n' "$report" "$ranks"
+    build/python/bin/odc run -n "$ranks" build/python/bin/python "$@" --report "report/$report"
+}
 run() {
     local ranks=$1 experiment=$2
     shift 2
-    printf '\n==== %s, %s ranks\n' "$experiment" "$ranks"
-    build/python/bin/odc run -n "$ranks" build/python/bin/python bindings/python/examples/train/train.py "$experiment" \
-        --report "report/$experiment" "$@"
+    start "$ranks" "$experiment" bindings/python/examples/train/train.py "$experiment" "$@"
 }
-run $((cores < 8 ? cores : 8)) compute "${compute[@]}"
+if [ "${1-}" = grpo ]; then
+    start "$ranks" grpo bindings/python/examples/grpo/grpo.py "${grpo[@]}"
+    printf '\nSee report/grpo/index.html; the numbers are in summary.json beside it.\n'
+    exit
+fi
+run "$ranks" compute "${compute[@]}"
 run 8 emulated --lengths tests/data/long-lengths.txt "${emulated[@]}"
 printf '\nSee report/compute/index.html and report/emulated/index.html; the numbers are in summary.json beside them.\n'

@@ -58,6 +58,9 @@ TRAINED: dict[str, list[str]] = {
     "gradient scaling, skipped steps": ["test_fsdp2_jobs.py::test_skipped_steps"],
     "several optimizers, wrapped ones; averaging and clamping with `publish()`": ["test_fsdp2_jobs.py::test_rule"],
     "several jobs at once (actor, critic, reference); detaching": ["test_fsdp2_lifetime.py"],
+    "generating with parameters gathered once (`unsharded`); refreshing a reference from its policy": [
+        "test_fsdp2_whole.py"
+    ],
     "evaluation between steps": ["test_fsdp2_jobs.py::test_evaluation_between_steps"],
     "`state_dict`, DCP; resumption with another number of ranks": ["test_fsdp2_checkpoint.py"],
     "transformers 5.23 Qwen2 and Llama, packed and padded": ["test_fsdp2_libraries.py::test_transformers"],

@@ -54,7 +54,14 @@ def pack(samples: Sequence[Sample], start: int) -> Packed:
     )
 
 
-def _rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+def rotation_at(positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines, of shape (T, HEAD / 2)."""
+    steps = torch.arange(HEAD // 2, device=positions.device) / (HEAD // 2)
+    angles = positions[:, None] * _ROTARY_BASE**-steps
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
     """Rotates the pairs (i, i + half) of the last dimension."""
     low, high = x.chunk(2, dim=-1)
     return torch.cat([low * cosine - high * sine, high * cosine + low * sine], dim=-1)
@@ -72,7 +79,7 @@ class Attention(nn.Module):
     ) -> torch.Tensor:
         """`x`: (1, T, width)."""
         queries, keys, values = self.projections(x).view(1, -1, 3, self.heads, HEAD).permute(2, 0, 3, 1, 4)
-        queries, keys = _rotate(queries, *rotation), _rotate(keys, *rotation)
+        queries, keys = rotate(queries, *rotation), rotate(keys, *rotation)
         # Lengths in one call of split, and attention by sample, without a T x T mask.
         by_sample = zip(*(tensor.split(lengths, dim=2) for tensor in (queries, keys, values)), strict=True)
         seen = [functional.scaled_dot_product_attention(q, k, v, is_causal=True) for q, k, v in by_sample]
@@ -123,9 +130,7 @@ class Decoder(nn.Module):
         self.apply(_initialise)
 
     def forward(self, packed: Packed) -> torch.Tensor:
-        steps = torch.arange(HEAD // 2, device=packed.positions.device) / (HEAD // 2)
-        angles = packed.positions[0, :, None] * _ROTARY_BASE**-steps
-        rotation = angles.cos(), angles.sin()
+        rotation = rotation_at(packed.positions[0])
         x = self.embedding(packed.tokens)
         for block in self.blocks:
             x = block(x, rotation, packed.lengths)

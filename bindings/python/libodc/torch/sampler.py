@@ -212,6 +212,16 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         """From the beginning of the epoch; after load_state_dict, once, from where the state was taken."""
         return _counted(self._begin(), self._minibatches())
 
+    def samples_by_rank(self) -> list[list[int]]:
+        """By rank, the samples of its minibatches of the epoch, from where the next iteration begins: what it needs of
+        data that the ranks have made themselves (Pool.fetch). The same on all ranks."""
+        position = _Position(self.epoch, self._begin_at, self._position.window)
+        order = self._order(self.epoch)
+        numbers = range(self._begin_at, len(self))
+        plans = [self._by_rank(position, number, order) for number in numbers]
+        ranks = range(self.num_replicas)
+        return [[i for made in plans for microbatch in made[rank] for i in microbatch] for rank in ranks]
+
     def claims(self, job: Any, repeat: Sequence[Sequence[Microbatch]] | None = None) -> Iterator[Iterator[Microbatch]]:
         """Like iterating, but minibatches are planned by the ranks' measured speeds, and each is an iterator: first
         this rank's planned microbatches, the costliest first, then those that it claims, until the job has none left.
@@ -393,10 +403,14 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         return {"max_tokens": self.max_tokens, "policy": self.policy, "cost": self.cost}
 
     def _microbatches(self, position: _Position, number: int, order: torch.Tensor) -> list[Microbatch]:
+        return self._by_rank(position, number, order)[self.rank]
+
+    def _by_rank(self, position: _Position, number: int, order: torch.Tensor) -> list[list[Microbatch]]:
+        """Each rank's microbatches of a minibatch."""
         try:
             if self.lookahead == 1 or number in position.window:
-                return self._microbatches_of_one(self._samples_of(position, number, order))
-            return self._microbatches_in_window(position.epoch, number, order)
+                return self._by_rank_of_one(self._samples_of(position, number, order))
+            return self._by_rank_in_window(position.epoch, number, order)
         except ArgumentError as error:
             raise ValueError(f"minibatch {number} of epoch {position.epoch} cannot be planned: {error}") from error
 
@@ -405,14 +419,14 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         samples: list[int] = order[number * self.minibatch_size : (number + 1) * self.minibatch_size].tolist()
         return samples
 
-    def _microbatches_of_one(self, samples: list[int]) -> list[Microbatch]:
+    def _by_rank_of_one(self, samples: list[int]) -> list[list[Microbatch]]:
         made = plan(self._tokens[samples].tolist(), self.num_replicas, **self._planning)
-        return [[samples[i] for i in microbatch] for microbatch in made.ranks[self.rank]]
+        return [[[samples[i] for i in microbatch] for microbatch in rank] for rank in made.ranks]
 
-    def _microbatches_in_window(self, epoch: int, number: int, order: torch.Tensor) -> list[Microbatch]:
+    def _by_rank_in_window(self, epoch: int, number: int, order: torch.Tensor) -> list[list[Microbatch]]:
         first = number - number % self.lookahead
         samples, made = self._window(epoch, first, order)
-        return [[samples[i] for i in microbatch] for microbatch in made.minibatches[number - first][self.rank]]
+        return [[[samples[i] for i in microbatch] for microbatch in rank] for rank in made.minibatches[number - first]]
 
     def _window(self, epoch: int, first: int, order: torch.Tensor) -> tuple[list[int], WindowPlan]:
         """The samples of the window that begins with a minibatch, in the order of the data, and its plan."""

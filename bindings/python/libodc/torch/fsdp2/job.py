@@ -37,6 +37,7 @@ from .streams import Streams
 from .summary import JobSummary, RankSummary, Summaries
 from .torch_state import collectives, local_tensor, other_threads_communicate, reset_after_exception
 from .totals import VALUES, Combined, Given, Totals, given
+from .whole import copy_parameters, kept_unsharded
 
 logger = logging.getLogger("libodc")
 
@@ -210,6 +211,32 @@ class Job:
         self._check_no_gradients("publish() would lose them")
         self._end_minibatch("publish()")
         self._publish()
+
+    @contextmanager
+    def unsharded(self) -> Iterator[None]:
+        """Gathers all parameters, which forwards in the block then use without moving anything: any number of them on
+        each rank, as for generating text token by token. Waits for the owners' publishes only. At the end of the block
+        the parameters are sharded again. Needs memory for all of them."""
+        with torch.no_grad():  # not the first forward of training
+            self.before_gather()
+        with kept_unsharded(self._groups):
+            yield
+
+    def refresh_from(self, other: Job) -> None:
+        """Collective: copies the parameters of another job's model, as they are now, and publishes them: a reference's
+        from its policy's. The models are alike, and on the same ranks."""
+        self._check_open("refresh_from()")
+        other._check_open("refresh_from(), of the other job")
+        self._check_no_gradients("refresh_from() would lose them")
+        if (other._context.rank, other._context.size) != (self._context.rank, self._context.size):
+            raise ArgumentError(
+                f"this is rank {self._context.rank} of {self._context.size}, and rank {other._context.rank} of "
+                f"{other._context.size} of the other job: refresh from a job of the same ranks"
+            )
+        other._reset_groups()
+        self._reset_groups()
+        copy_parameters(other._groups, self._groups)
+        self.publish()
 
     @contextmanager
     def trace(self, directory: str | os.PathLike[str]) -> Iterator[Trace]:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """All reads of torch's private attributes: PRIVATE lists them, and attach refuses a torch that lacks some. FSDP2 is
-only changed by its public methods, with two exceptions for which there is none: restoring a gradient divide factor of
-None, and dropping accumulated gradients (drop_accumulated)."""
+only changed by its public methods, with three exceptions for which there is none: restoring a gradient divide factor of
+None, and that nothing was said of resharding (kept_unsharded), and dropping accumulated gradients (drop_accumulated).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import importlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -60,6 +62,8 @@ _GROUPS = "FSDPModule.param_groups(), which torch would have to add"
 PRIVATE = (
     _Read("FSDPModule", "_get_fsdp_state", "a module's groups", _GROUPS),
     _Read("FSDPState", "_is_root", "where to call reset_iter_state()", "calling it on the model, if that is a root"),
+    _Read("FSDPState", "_auto_reshard_after_forward", "the setting to restore", _GETTER),
+    _Read("FSDPParamGroup", "post_forward_mesh_info", "the setting to restore", _GETTER),
     _Read("FSDPParamGroup", "fsdp_params", "a group's parameters", _GROUPS),
     _Read("FSDPParamGroup", "device", "where a group is gathered", "the device that Comm.allocate is given"),
     _Read("FSDPParamGroup", "_reduce_dtype", "in which type gradients are reduced", "the type that allocate is given"),
@@ -274,6 +278,20 @@ class FsdpGroup:
         ):
             return  # and so are those between, which FSDP2 shards in their order
         self.module.reshard()
+
+    @contextmanager
+    def kept_unsharded(self) -> Iterator[None]:
+        """Forwards in the block leave it unsharded; at its end it is sharded."""
+        state = self.module._get_fsdp_state()
+        after, chosen = self._raw.post_forward_mesh_info is not None, state._auto_reshard_after_forward
+        self.module.set_reshard_after_forward(False, recurse=False)
+        try:
+            yield
+        finally:
+            # FSDP2 finds its root in the first forward, and keeps that unsharded if it was not told otherwise.
+            self.module.set_reshard_after_forward(after and not (chosen and state._is_root), recurse=False)
+            state._auto_reshard_after_forward = chosen
+            self.reset()
 
     def drop_accumulated(self) -> None:
         """Drops gradients kept by set_requires_gradient_sync(False), which FSDP2's reset_iter_state() does not."""

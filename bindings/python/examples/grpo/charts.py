@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pictures of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from learner import PHASES, Record
+from pictures import Pictures, pyplot
+from report import Outcome
+from settings import Settings
+
+from libodc.recording import Event, RankTrace
+from libodc.timeline import draw_schedules
+
+_COLOURS = ("#2f5f9e", "#6f9fd8", "#f7c9a9", "#16324f")  # of the phases
+
+
+class Charts(Pictures):
+    def rewards(self, outcomes: Mapping[str, Outcome]) -> None:
+        figure, axes = pyplot.subplots(figsize=(10, 4.2))
+        for place, (name, outcome) in enumerate(outcomes.items()):
+            # Equal curves overlap: later ones are thinner.
+            label = "{}: held out {:.2f} to {:.2f}".format(name, *outcome.held_out)
+            axes.plot(outcome.rewards, linewidth=2 + 2 * (len(outcomes) - 1 - place), label=label)
+        axes.set_xlabel("rollout")
+        axes.set_ylabel("reward, mean over answers")
+        axes.set_ylim(bottom=0)
+        self._legend(axes, columns=2)
+        self._save(figure, "rewards", "The reward by rollout: the same bits in every ODC arm.")
+
+    def phases(self, outcomes: Mapping[str, Outcome]) -> None:
+        figure, axes = pyplot.subplots(figsize=(10, 1.6 + 0.5 * len(outcomes)))
+        for place, outcome in enumerate(outcomes.values()):
+            left = 0.0
+            for phase, seconds in enumerate(outcome.phase_seconds):
+                label = PHASES[phase] if place == 0 else None
+                axes.barh(place, seconds, 0.6, left, color=_COLOURS[phase], label=label)
+                left += seconds
+        axes.set_yticks(range(len(outcomes)), list(outcomes))
+        axes.invert_yaxis()
+        axes.set_xlabel("seconds of all rollouts, mean over ranks")
+        self._legend(axes, columns=4)
+        self._save(figure, "phases", "Where the time goes; the exchange includes the wait for all ranks' answers.")
+
+    def timeline(self, outcomes: Mapping[str, Outcome]) -> None:
+        """Of the rollout whose length in the last arm is the median."""
+        *_, last = outcomes.values()
+        lengths = {number: record.marks[-1] - record.marks[0] for number, record in enumerate(last.records[0])}
+        middle = median(lengths.values())
+        number = min(lengths, key=lambda one: abs(lengths[one] - middle))
+        traces = {
+            name: [_trace(rank, records[number]) for rank, records in enumerate(outcome.records)]
+            for name, outcome in outcomes.items()
+        }
+        name = "timeline.png"
+        draw_schedules(
+            self._directory / name,
+            f"{self._title}, rollout {number}",
+            traces,
+            waiting="exchange and sync: waiting, moving answers",
+            rest="gathers for the rollout, optimizer",
+        )
+        self._captions[name] = "One rollout in every arm. FSDP2's waits in its collectives are inside its spans."
+
+
+def _trace(rank: int, record: Record) -> RankTrace:
+    """From the rank's own begin: hosts' clocks differ."""
+    begin, *_, end = record.marks
+
+    def event(call: str, name: str, first: float, last: float) -> Event:
+        return Event(call, name, 0, 0, _ns(first - begin), _ns(last - begin), 0, "")
+
+    events = [event("", *span) for span in record.spans] + [event("sync", "", *wait) for wait in record.waits]
+    return RankTrace(rank, "", 0, 0, _ns(end - begin), [""], events)
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+def draw(settings: Settings, ranks: int, outcomes: Mapping[str, Outcome], tables: Sequence[str]) -> None:
+    charts = Charts(settings.report, f"GRPO on sorting digits, {ranks} rank{'s' if ranks > 1 else ''}")
+    charts.rewards(outcomes)
+    charts.phases(outcomes)
+    charts.timeline(outcomes)
+    charts.write_page(tables)

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Group-relative policy optimisation (GRPO) of a small decoder that learns to sort digits, in several arms side by
+side.
+
+    odc run -n 2 python grpo.py
+
+In each rollout every rank answers some of the prompts, with parameters gathered once, and rewards are by checking.
+Groups whose rewards are all equal are dropped. The log-probabilities of the policy and of the reference are forwards.
+Then each answer moves to the rank that trains on it, in several minibatches, each with one divisor: its tokens on all
+ranks. The arms:
+
+    fsdp2-equal  FSDP2 over gloo; equally many passes on each rank, so some are over nothing
+    odc-equal    ODC, as many answers on each rank
+    odc-free     ODC, answers by LB-Mini: as many as balance
+    odc-claims   ODC, prompts and answers claimed by whoever is done first
+
+It prints two tables and a verdict, and writes --report: index.html with pictures, and summary.json. The ODC arms must
+have the same rewards and end with the same parameters, bit by bit, whatever the number of ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "train"))  # its decoder, process group and tables
+
+
+def main() -> None:
+    from settings import parse_settings
+
+    settings = parse_settings(sys.argv[1:], __doc__ or "")
+    if find_spec("matplotlib") is None:  # before the run, not after it
+        sys.exit("grpo.py: the report's pictures need Matplotlib: pip install matplotlib")
+    import recipe  # imports torch, which takes seconds: not for --help
+
+    status = recipe.run(settings)
+    # DTensor's caches keep the mesh and with it gloo's threads, which must not enter an interpreter that ends.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The results of the arms: table, verdict, summary.json and pictures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from statistics import fmean
+
+import torch
+from figures import ranks_of, table
+from learner import PHASES, Record
+from settings import Settings
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of an arm. `records[rank]`: of each rollout; `held_out`: the reward of held-out prompts before and after;
+    `digest`: of the last parameters."""
+
+    records: list[list[Record]]
+    held_out: tuple[float, float]
+    seconds: float
+    digest: str
+
+    @property
+    def rewards(self) -> list[float]:
+        return [record.reward for record in self.records[0]]
+
+    @property
+    def phase_seconds(self) -> list[float]:
+        """Of all rollouts, mean over ranks."""
+        return [
+            fmean(sum(record.seconds[phase] for record in records) for records in self.records)
+            for phase in range(len(PHASES))
+        ]
+
+    @property
+    def idle(self) -> float:
+        """Share of the time not on a core, mean over ranks."""
+        return max(0.0, 1 - fmean(sum(one.busy for one in records) for records in self.records) / self.seconds)
+
+    def trained(self) -> tuple[int, int]:
+        """The least and the most answers that a rank trained on in a rollout."""
+        counts = [record.trained for records in self.records for record in records]
+        return min(counts), max(counts)
+
+    def total(self, name: str) -> float:
+        return sum(getattr(record, name) for records in self.records for record in records)
+
+    def summary(self) -> dict[str, object]:
+        return {
+            "rewards": self.rewards,
+            "held_out_rewards": self.held_out,
+            "divergences": [record.divergence for record in self.records[0]],
+            "parameters": self.digest,
+            "seconds": self.seconds,
+            "phase_seconds": dict(zip(PHASES, self.phase_seconds, strict=True)),
+            "idle": self.idle,
+            "waited_seconds": self.total("waited") / len(self.records),
+            "reference_waited_seconds": fmean(records[-1].reference_waited for records in self.records),
+            "groups": self.total("groups"),
+            "kept_groups": self.total("kept"),
+            "answers_by_rank": [[record.trained for record in records] for records in self.records],
+            "passes_over_nothing": self.total("padding"),
+            "most_ratio_off": max(record.most_off for records in self.records for record in records),
+        }
+
+
+def difference(outcomes: Mapping[str, Outcome]) -> str | None:
+    """Between the ODC arms, in rewards or parameters; None: they are the same, bit by bit."""
+    ours = {name: one for name, one in outcomes.items() if name.startswith("odc")}
+    for name, outcome in ours.items():
+        first, wanted = next(iter(ours.items()))
+        for number, (a, b) in enumerate(zip(wanted.rewards, outcome.rewards, strict=True)):
+            if a != b:
+                return f"in rollout {number} {first} has the reward {a!r} and {name} {b!r}"
+        if (wanted.digest, wanted.held_out) != (outcome.digest, outcome.held_out):
+            return f"{first} and {name} end with other parameters"
+    return None
+
+
+def report(settings: Settings, ranks: int, outcomes: Mapping[str, Outcome]) -> None:
+    lines = [
+        f"GRPO on sorting digits: {ranks_of(ranks)} of one thread, {settings.rollouts} rollouts of {settings.prompts} "
+        f"prompts with {settings.answers} answers each, {settings.minibatch} groups a minibatch, seed {settings.seed}",
+        "",
+        *_tables(outcomes),
+        "",
+        *_notes(outcomes),
+        "",
+        f"verdict: {_verdict(outcomes)}",
+    ]
+    print("\n".join(lines), flush=True)
+    summary = {
+        "settings": {**asdict(settings), "report": str(settings.report)},
+        "ranks": ranks,
+        "torch": torch.__version__,
+        "verdict": _verdict(outcomes),
+        "arms": {name: one.summary() for name, one in outcomes.items()},
+    }
+    (settings.report / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    from charts import draw  # imports Matplotlib, on one rank only
+
+    draw(settings, ranks, outcomes, lines)
+
+
+def _tables(outcomes: Mapping[str, Outcome]) -> list[str]:
+    header = ("seconds", *PHASES, "end to end", "idle", "waited for reference")
+    times = [
+        (
+            name,
+            *(f"{one:.2f}" for one in outcome.phase_seconds),
+            f"{outcome.seconds:.2f}",
+            f"{outcome.idle:.1%}",
+            "-" if name.startswith("fsdp2") else f"{fmean(rank[-1].reference_waited for rank in outcome.records):.2f}",
+        )
+        for name, outcome in outcomes.items()
+    ]
+    counts = [
+        (
+            name,
+            "{:.3f} -> {:.3f}".format(*outcome.held_out),
+            f"{outcome.total('kept'):.0f} of {outcome.total('groups'):.0f}",
+            "{} to {}".format(*outcome.trained()),
+            f"{outcome.total('padding'):.0f}",
+            outcome.digest,
+        )
+        for name, outcome in outcomes.items()
+    ]
+    titles = ("arm", "held-out reward", "groups with signal", "answers a rank", "passes over nothing", "parameters")
+    return [*table(titles, counts), "", *table(header, times)]
+
+
+def _notes(outcomes: Mapping[str, Outcome]) -> list[str]:
+    return [
+        "held-out reward: before and after, mean over answers; answers a rank: the fewest and the most that one",
+        "trained on in a rollout; passes over nothing: on all ranks, so that collectives match",
+        "seconds: of all rollouts, mean over ranks; the exchange includes the wait for all ranks' answers",
+        *_same_rewards(outcomes),
+    ]
+
+
+def _same_rewards(outcomes: Mapping[str, Outcome]) -> list[str]:
+    if "fsdp2-equal" not in outcomes or len(outcomes) < 2:
+        return []
+    plain, other = outcomes["fsdp2-equal"], next(one for name, one in outcomes.items() if name.startswith("odc"))
+    same = [a == b for a, b in zip(plain.rewards, other.rewards, strict=True)]
+    count = same.index(False) if False in same else len(same)
+    return [
+        f"fsdp2-equal has the ODC arms' rewards in the first {count} of {len(same)} rollouts: it rounds otherwise, and",
+        "one token drawn otherwise changes all that follows",
+    ]
+
+
+def _verdict(outcomes: Mapping[str, Outcome]) -> str:
+    ours = [name for name in outcomes if name.startswith("odc")]
+    name, last = list(outcomes.items())[-1]
+    words = "reward of held-out prompts {:.3f} -> {:.3f}".format(*last.held_out) + f" ({name})"
+    if (found := difference(outcomes)) is not None:
+        return f"{words}; {found}"
+    return words + (f"; the same rewards and parameters, bit by bit, in {', '.join(ours)}" if len(ours) > 1 else "")

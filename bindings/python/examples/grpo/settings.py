@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of grpo.py."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+ARMS = ("fsdp2-equal", "odc-equal", "odc-free", "odc-claims")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`minibatch`: prompts whose answers are one, before groups without signal are dropped."""
+
+    rollouts: int
+    prompts: int
+    answers: int
+    minibatch: int
+    warm_up: int
+    refresh: int
+    width: int
+    blocks: int
+    rate: float
+    clip: float
+    kl: float
+    held_out: int
+    seed: int
+    arms: tuple[str, ...]
+    report: Path
+
+
+def parse_settings(arguments: list[str], description: str) -> Settings:
+    parser = argparse.ArgumentParser(
+        prog="grpo.py", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+    def add(name: str, default: int, text: str) -> None:
+        parser.add_argument(name, type=_whole, default=default, metavar="N", help=f"{text} (default: %(default)s)")
+
+    add("--rollouts", 40, "of each arm")
+    add("--prompts", 32, "of a rollout")
+    add("--answers", 8, "to each prompt: a group")
+    add("--minibatch", 4, "groups of a minibatch; a rollout is trained on in several")
+    add("--warm-up", 20, "supervised minibatches that the policy begins with")
+    add("--refresh", 20, "rollouts after which the reference becomes the policy")
+    add("--width", 64, "of the decoder, a multiple of 32")
+    add("--blocks", 2, "of the decoder")
+    add("--held-out", 64, "prompts that are only evaluated, before and after")
+    add("--seed", 1, "of parameters, prompts and answers")
+    for name, default, text in (
+        ("--rate", 5e-4, "of learning"),
+        ("--clip", 0.2, "of the ratio of new to old probabilities"),
+        ("--kl", 0.01, "weight of the divergence from the reference"),
+    ):
+        parser.add_argument(name, type=_positive, default=default, metavar="X", help=f"{text} (default: %(default)s)")
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS), help="(default: all)")
+    parser.add_argument("--report", type=Path, default=Path("report/grpo"), help="directory for pictures and numbers")
+    given = parser.parse_args(arguments)
+    if given.width % 32 != 0:
+        parser.error(f"--width {given.width}: must be a multiple of 32")
+    given.arms = tuple(name for name in ARMS if name in given.arms)
+    return Settings(**vars(given))
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f'"{text}" is not a whole number of at least 1')
+    return int(text)
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f'"{text}" is not a positive number')
+    return value

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compared arms beside GRPO over ODC with free counts: equal counts, claims, and FSDP2's own collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import policy
+import sorting
+import torch
+from learner import FIELDS, Learner, Record, Sample, Totals
+from schedule import divide_gradients, fsdp_modules
+from torch import distributed
+
+import libodc
+from libodc.torch import MinibatchSampler
+
+NOTHING = "passes over nothing"
+
+
+class EqualLearner(Learner):
+    """As many answers on each rank, which is all that trainers for collectives allow."""
+
+    plan = "lb-micro"
+
+
+class ClaimingLearner(Learner):
+    """Ranks claim prompts and answers one by one; any rank may run any answer, so all get all."""
+
+    _ITEM = 3  # longest answers that fit a microbatch, which is what a rank claims
+
+    def prompts_of_rank(self, prompts: Sequence[Sequence[int]]) -> Iterable[int]:
+        order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
+        while (item := self.context.claim(len(order))) is not None:
+            yield order[item]
+
+    def exchange(self, number: int, samples: dict[int, Sample]) -> tuple[MinibatchSampler | None, dict[int, Sample]]:
+        made = super().exchange(number, samples)
+        self.context.publish()
+        self.context.sync()  # the next rollout's claims are others; every rank has come this far
+        return made
+
+    def budget(self, lengths: torch.Tensor) -> int:
+        return self._ITEM * int(lengths.max())
+
+    def wanted(self, sampler: MinibatchSampler) -> list[list[int]]:
+        return [list(range(sampler.samples))] * self.size
+
+    def minibatches(self, sampler: MinibatchSampler) -> Iterable[Iterable[list[int]]]:
+        return sampler.claims(self.job)
+
+
+class FsdpLearner(EqualLearner):
+    """FSDP2 as it is, over gloo: each layer of each pass is a wait for all, so ranks with fewer answers run passes over
+    nothing, and all answers go to all ranks."""
+
+    def _attach(self) -> None:
+        self._nothing = policy.packed_answer([0, 0], sorting.solution([0, 0]))
+        self._padding = 0  # passes over nothing in this minibatch
+
+    def close(self) -> None:
+        pass
+
+    def waited_for_reference(self) -> float:
+        return 0.0  # unknown
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        for module in fsdp_modules(self.policy):
+            module.unshard()
+        yield
+        for module in fsdp_modules(self.policy):
+            module.reshard()
+
+    def padding_of(self, passes: int) -> int:
+        most = torch.tensor([passes])
+        distributed.all_reduce(most, distributed.ReduceOp.MAX)
+        return int(most) - passes
+
+    def pad_scores(self, padding: int, record: Record) -> None:
+        for _ in range(padding):
+            policy.log_probabilities(self.policy, self._nothing)
+            policy.log_probabilities(self.reference, self._nothing)
+        record.padding += padding
+
+    def exchange(self, number: int, samples: dict[int, Sample]) -> tuple[MinibatchSampler | None, dict[int, Sample]]:
+        everyone: list[Any] = [None] * self.size
+        distributed.all_gather_object(everyone, samples)
+        together = dict(sorted((number, one) for mine in everyone for number, one in mine.items()))
+        if not together:
+            self._padding = 0
+            return None, {}
+        sizes = {name: torch.tensor([len(one[name]) for one in together.values()]) for name in FIELDS}
+        return self.sampler(number, sizes["tokens"], sizes["old"]), dict(enumerate(together.values()))
+
+    def minibatches(self, sampler: MinibatchSampler) -> Iterator[list[list[int]]]:
+        for minibatch in sampler:
+            self._padding = self.padding_of(sum(map(len, minibatch)))
+            yield minibatch
+
+    def end_minibatch(self, divisor: float, count: int, totals: Totals, record: Record) -> None:
+        with record.span(NOTHING):
+            for _ in range(self._padding):
+                nothing = policy.log_probabilities(self.policy, self._nothing).sum() * 0
+                nothing.backward()  # type: ignore[no-untyped-call]
+        record.padding += self._padding
+        digits = torch.tensor([one.digits for one in totals.sums.values()], dtype=torch.float64)
+        with record.waiting():
+            distributed.all_reduce(digits)
+        divide_gradients(self.policy, divisor)
+        sums = {name: libodc.ExactSum.of_digits(row) for name, row in zip(totals.sums, digits.tolist(), strict=True)}
+        self.step(sums, record)
+
+    def clip(self) -> None:
+        torch.nn.utils.clip_grad_norm_(self.policy.parameters(), policy.MOST_NORM)
+
+    def refresh(self) -> None:
+        for module in fsdp_modules(self.policy):
+            module.reshard()
+        for module in fsdp_modules(self.reference):
+            module.reshard()
+        policy.copy_parameters(self.policy, self.reference)
+
+
+ARMS: dict[str, type[Learner]] = {
+    "fsdp2-equal": FsdpLearner,
+    "odc-equal": EqualLearner,
+    "odc-free": Learner,
+    "odc-claims": ClaimingLearner,
+}

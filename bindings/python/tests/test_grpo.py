@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The example of reinforcement learning: its parts, and its arms side by side, on one, two and three ranks."""
+
+import json
+import math
+import os
+import random
+import re
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+import policy
+import sorting
+from decoder import Decoder, Packed
+from generate import answers
+from learner import Learner, Record, Totals
+from report import Outcome, difference
+from settings import ARMS, parse_settings
+
+from libodc._command import odc_command
+
+SCRIPT = Path(__file__).parents[1] / "examples" / "grpo" / "grpo.py"
+SMALL = ["--width", "32", "--blocks", "1", "--answers", "4", "--held-out", "5"]
+
+
+def run(folder: Path, ranks: int, *arguments: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    start = [str(odc_command()), "run", "-n", str(ranks)] if ranks > 1 else []
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ODC_")}
+    report = folder / f"report {ranks}"
+    words = [*start, sys.executable, str(SCRIPT), *SMALL, "--report", str(report), *arguments]
+    ended = subprocess.run(words, env=environment, cwd=folder, capture_output=True, text=True, timeout=200)
+    summary = report / "summary.json"
+    return ended, json.loads(summary.read_text()) if summary.exists() else {}
+
+
+def test_the_arms_have_the_same_rewards_on_any_number_of_ranks(tmp_path: Path) -> None:
+    options = ["--rollouts", "3", "--prompts", "6", "--minibatch", "2", "--warm-up", "60", "--refresh", "2"]
+    ended, summary = run(tmp_path, 2, *options)
+    assert ended.returncode == 0, ended.stderr
+    arms = summary["arms"]
+    assert tuple(arms) == ARMS
+    assert "the same rewards and parameters, bit by bit, in odc-equal, odc-free, odc-claims" in ended.stdout
+    seen = {(*one["rewards"], one["parameters"]) for name, one in arms.items() if name.startswith("odc")}
+    for ranks in (1, 3):
+        other_ended, other = run(tmp_path, ranks, *options, "--arms", "odc-free")
+        assert other_ended.returncode == 0, other_ended.stderr
+        seen.add((*other["arms"]["odc-free"]["rewards"], other["arms"]["odc-free"]["parameters"]))
+    assert len(seen) == 1
+
+    for name, arm in arms.items():
+        assert arm["groups"] == 18 and 0 < arm["kept_groups"] <= 18
+        # Before the first step of a rollout the policy is the one that answered.
+        assert arm["most_ratio_off"] == 0
+        assert all(value >= 0 for value in arm["divergences"]) and arm["divergences"][1] > 0
+        trained = [sum(ranks) for ranks in zip(*arm["answers_by_rank"], strict=True)]
+        assert sum(trained) == 4 * arm["kept_groups"]
+        assert name == "fsdp2-equal" or arm["passes_over_nothing"] == 0
+        assert arm["parameters"] in ended.stdout
+    for equal in ("fsdp2-equal", "odc-equal"):
+        # LB-Micro's counts differ by one at most in each of a rollout's minibatches.
+        assert all(abs(a - b) <= 3 for a, b in zip(*arms[equal]["answers_by_rank"], strict=True))
+    report = tmp_path / "report 2"
+    pictures = ["phases.png", "rewards.png", "timeline.png"]
+    assert {path.name for path in report.iterdir()} == {*pictures, "summary.json", "index.html"}
+    assert sorted(re.findall(r'<img src="([^"]*)"', (report / "index.html").read_text())) == pictures
+    assert all((report / picture).read_bytes().startswith(b"\x89PNG") for picture in pictures)
+
+
+def test_rollouts_without_signal_end_in_no_hang(tmp_path: Path) -> None:
+    """One prompt a rank, and a policy that is seldom right: ranks have nothing to train on."""
+    ended, summary = run(tmp_path, 2, "--rollouts", "8", "--prompts", "2", "--answers", "3", "--warm-up", "60")
+    assert ended.returncode == 0, ended.stderr
+    for name, arm in summary["arms"].items():
+        assert 0 < arm["kept_groups"] < 16, name
+        assert any(count == 0 for rank in arm["answers_by_rank"] for count in rank), name
+    # Where only one rank's group has signal, the other passes over nothing.
+    assert summary["arms"]["fsdp2-equal"]["passes_over_nothing"] > 0
+
+
+def test_wrong_settings_are_told(tmp_path: Path) -> None:
+    ended, _ = run(tmp_path, 3, "--prompts", "2")
+    assert ended.returncode != 0
+    assert "--prompts 2: equal counts need at least one for each of 3 ranks" in ended.stderr
+    for wrong, words in ((["--width", "33"], "multiple of 32"), (["--kl", "-1"], '"-1" is not a positive number')):
+        ended, _ = run(tmp_path, 1, *wrong)
+        assert ended.returncode == 2 and words in ended.stderr
+
+
+def drawn_plainly(model: Any, prompt: list[int], count: int, seed: int) -> list[list[int]]:
+    """By forwards over whole sequences, without kept keys and values."""
+    draw = torch.Generator().manual_seed(seed)
+    made: list[list[int]] = [[] for _ in range(count)]
+    running = list(range(count))
+    while running and len(made[running[0]]) < 2 * len(prompt) + 2:
+        rows = [[sorting.START, *prompt, sorting.SORT, *made[i]] for i in running]
+        tokens = torch.tensor(rows)
+        length = tokens.shape[1]
+        positions = torch.arange(length).repeat(len(rows))[None]
+        packed = Packed(tokens.view(1, -1), positions, tokens.view(1, -1), (length,) * len(rows))
+        logits = model(packed)[0].view(len(rows), length, -1)[:, -1]
+        chosen = torch.multinomial(logits.softmax(-1), 1, generator=draw)[:, 0].tolist()
+        for i, token in zip(running, chosen, strict=True):
+            made[i].append(token)
+        running = [i for i in running if made[i][-1] != sorting.END]
+    return made
+
+
+def test_answers_are_drawn_as_by_whole_forwards() -> None:
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    torch.manual_seed(seed)
+    model = Decoder(sorting.VOCABULARY, 64, 2).double()
+    with torch.no_grad():
+        model.output.weight.mul_(20)  # so that answers end at different times
+        for prompt in ([3, 1], [5] * 9, list(range(10))):
+            made = answers(model, prompt, 6, seed)
+            assert made == drawn_plainly(model, prompt, 6, seed)
+            assert all(len(one) <= 2 * len(prompt) + 2 and sorting.END not in one[:-1] for one in made)
+            assert made != answers(model, prompt, 6, seed + 1)
+
+
+def test_the_loss_is_clipped_and_regularised() -> None:
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    draw = random.Random(seed)
+    settings = parse_settings(["--clip", "0.2", "--kl", "0.1"], "")
+    torch.manual_seed(seed)
+    model = Decoder(sorting.VOCABULARY, 32, 1)
+    prompt, answer = [4, 2], [2, 4, sorting.END]
+    with torch.no_grad():
+        new = policy.log_probabilities(model, policy.packed_answer(prompt, answer)).tolist()
+    for advantage in (-1.5, 0.7):
+        old = [one + draw.uniform(-0.6, 0.6) for one in new]
+        reference = [one + draw.uniform(-0.6, 0.6) for one in new]
+        wanted = wanted_divergence = 0.0
+        for n, o, r in zip(new, old, reference, strict=True):
+            ratio = math.exp(n - o)
+            gain = min(ratio * advantage, min(max(ratio, 0.8), 1.2) * advantage)
+            divergence = math.exp(r - n) - (r - n) - 1
+            wanted_divergence += divergence
+            wanted += 0.1 * divergence - gain
+        sample = {
+            "tokens": torch.tensor([*prompt, sorting.SORT, *answer]),
+            "old": torch.tensor(old),
+            "reference": torch.tensor(reference),
+            "advantage": torch.tensor([advantage]),
+        }
+        learner: Any = SimpleNamespace(settings=settings, policy=model)
+        learner.packed = partial(Learner.packed, learner)
+        totals = Totals()
+        assert Learner.loss(learner, sample, totals).item() == pytest.approx(wanted, rel=1e-4, abs=1e-5)
+        assert totals.sums["divergence"].value == pytest.approx(wanted_divergence, rel=1e-4, abs=1e-5)
+        assert totals.sums["tokens"].value == 3
+        assert totals.most_off == pytest.approx(
+            max(abs(math.exp(n - o) - 1) for n, o in zip(new, old, strict=True)), rel=1e-4
+        )
+
+
+def test_a_difference_between_the_odc_arms_is_found() -> None:
+    def outcome(rewards: list[float], digest: str = "a", held_out: float = 0.5) -> Outcome:
+        return Outcome([[Record(reward=one) for one in rewards]], (0.1, held_out), 1.0, digest)
+
+    one = outcome([0.25, 0.5])
+    assert difference({"fsdp2-equal": outcome([0.1, 0.2]), "odc-equal": one, "odc-free": one}) is None
+    assert "in rollout 1 odc-equal has the reward 0.5 and odc-free 0.75" in str(
+        difference({"odc-equal": one, "odc-free": outcome([0.25, 0.75])})
+    )
+    for other in (outcome([0.25, 0.5], "b"), outcome([0.25, 0.5], "a", 0.6)):
+        assert "end with other parameters" in str(difference({"odc-equal": one, "odc-free": other}))
+
+
+def test_rewards() -> None:
+    prompt = [7, 0, 7, 3]
+    assert sorting.reward(prompt, [0, 3, 7, 7, sorting.END]) == 1
+    for wrong in ([0, 3, 7, 7, 7, sorting.END], [0, 3, 7, sorting.END], [0, 3, 7, 7], [0, 7, 3, 7, sorting.END], []):
+        assert sorting.reward(prompt, wrong) == 0
+    assert sorting.prompts_of(1, 2, 5) == sorting.prompts_of(1, 2, 5) != sorting.prompts_of(1, 3, 5)
+    lengths = [len(one) for one in sorting.prompts_of(3, 0, 2000)]
+    assert min(lengths) == sorting.LEAST and max(lengths) == sorting.MOST
+    assert sorted(lengths)[1000] < sum(lengths) / 2000  # a tail
