@@ -21,6 +21,7 @@ from ...errors import ArgumentError, JobError, MismatchError, NoMemoryError, Uns
 from .crosscheck import Crosscheck
 from .extension import ExtensionGroup
 from .group import Add, Gather, Group
+from .homes import Parameters
 from .job import Job
 from .layout import Layout, probe
 from .optimizers import check_owners, unwrapped
@@ -39,6 +40,7 @@ def attach(
     check: bool = False,
     sums: Literal["exact"] | None = None,
     exact_state: Mapping[str, float] | None = None,
+    parameters: Parameters = "slice",
 ) -> Job:
     """Trains `model`, which fully_shard has wrapped, over On-Demand Communication, until the job ends.
     Collective over the ranks of its mesh. Call it when parameters are materialised and loaded. Slices are where FSDP2
@@ -49,12 +51,16 @@ def attach(
     `check`: also computes the first minibatch's gradients as plain FSDP2 does, by collectives, and compares each .grad.
     `sums`: "exact" gives gradients whose bits depend neither on the order of additions nor, with the same microbatches,
     on which ranks ran them and how many (2 or more) there are; f32, bf16 and f16. None: by arrival.
+    `parameters`: where the gathered type is a parameter's own, it lives in the "slice" that others read; "copy": the slice
+    is a copy, made by each publish, so parameters may be edited while other ranks run forwards.
     `exact_state`: of Job.exact_state() in the job whose checkpoint has been loaded.
 
     Raises UnsupportedError, which says what to do instead, and ArgumentError for arguments that contradict each other.
     """
     if sums not in (None, "exact"):
         raise ArgumentError(f'sums is {sums!r}: "exact", or None for sums in the order of arrival')
+    if parameters not in ("slice", "copy"):
+        raise ArgumentError(f'parameters is {parameters!r}: "slice" or "copy"')
     if exact_state and sums is None:
         raise ArgumentError('exact_state is of a job with exact sums: attach(sums="exact")')
     optimizers = unwrapped(optimizer)
@@ -86,14 +92,14 @@ def attach(
             )
             for group, layout, was in zip(groups, layouts, before, strict=True)
         ]
-        _check_tied(attached)
+        tied = _check_tied(attached)
         _compare_models(attached, process_group)
         context = _join(process_group, timeout, streams)
         summaries = SummaryShard(sum(len(group.trainable) for group in attached), ranks)
         crosscheck = Crosscheck() if check else None
         job = Job(model, attached, context, summaries, optimizers, streams, crosscheck)
         streams.reserve(max(group.reduced_bytes for group in attached))
-        _register(attached, summaries, context, job, streams)
+        _register(attached, summaries, context, job, streams, parameters, tied)
         job.begin()
     except BaseException as error:
         with ExitStack() as stack:  # all of it, even if some fails
@@ -246,18 +252,23 @@ def _one_process_group(groups: list[FsdpGroup], layouts: list[Layout]) -> dist.P
     return first
 
 
-def _check_tied(groups: list[Group]) -> None:
-    """On a single rank FSDP2 adds the gradients of all groups before they are divided."""
+def _check_tied(groups: list[Group]) -> set[int]:
+    """The ids of parameters that are in several groups. On a single rank FSDP2 adds the gradients of all groups before
+    they are divided."""
     first: dict[int, Group] = {}
+    tied = set()
     for group in groups:
-        for entry in group.trainable:
+        for entry in group.layout.entries:
             other = first.setdefault(id(entry.parameter), group)
-            if other.divisor != group.divisor:
+            if other is not group:
+                tied.add(id(entry.parameter))
+            if entry.trainable and group.trainable and other.divisor != group.divisor:
                 raise UnsupportedError(
                     f'parameter "{entry.name}" is in FSDP groups "{other.name}" and "{group.name}", whose gradients '
                     f"are divided by {other.divisor:g} and {group.divisor:g}: call set_gradient_divide_factor with one "
                     "factor for both"
                 )
+    return tied
 
 
 def _compare_models(groups: list[Group], process_group: dist.ProcessGroup | None) -> None:
@@ -320,7 +331,15 @@ def _join(process_group: dist.ProcessGroup | None, timeout: float | timedelta, s
     )
 
 
-def _register(groups: list[Group], summaries: SummaryShard, context: Context, job: Job, streams: Streams) -> None:
+def _register(
+    groups: list[Group],
+    summaries: SummaryShard,
+    context: Context,
+    job: Job,
+    streams: Streams,
+    parameters: Parameters,
+    tied: set[int],
+) -> None:
     per_group = [group.descriptions() for group in groups]
     streams.make_room()
     try:
@@ -329,7 +348,7 @@ def _register(groups: list[Group], summaries: SummaryShard, context: Context, jo
     except NoMemoryError as error:
         raise NoMemoryError("; ".join(filter(None, (str(error), streams.held_by_torch())))) from None
     for group, several in zip(groups, per_group, strict=True):
-        group.install([next(shards) for _ in several], job)
+        group.install([next(shards) for _ in several], job, parameters, tied)
     summaries.install(next(shards))
 
 

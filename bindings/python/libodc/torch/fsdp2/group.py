@@ -14,21 +14,14 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from torch.utils.dlpack import from_dlpack
 
-from ..._abi import Type
 from ...errors import ArgumentError, InternalError, PhaseError
 from ...shard import Shard, ShardDescription
 from .backward import Backwards
+from .homes import TYPES, Homes, Parameters
 from .layout import Entry, Layout
 from .streams import Streams
 from .torch_state import AllGather, Buffers, FsdpGroup, ReduceScatter, Settings, local_tensor
 
-_TYPES = {
-    torch.float32: Type.F32,
-    torch.float64: Type.F64,
-    torch.bfloat16: Type.BF16,
-    torch.float16: Type.F16,
-    torch.uint8: Type.BYTES,
-}
 _SUM = dist.ReduceOp.SUM
 _LARGE = 1 << 16  # elements, from which on one pass over memory counts for more than calls
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -71,6 +64,7 @@ class Group:
         self.sums = sums
         self._first_largest = largest  # of exact sums; 0: the default
         self.trainable = trainable
+        self.homes = Homes(fsdp, layout)
         self.before = before  # the state before attach, restored by remove()
         self.divisor = float(self.before.divide_factor or ranks)
         self.gathered = False  # in this minibatch
@@ -96,10 +90,10 @@ class Group:
         if self.layout.process_group is None:
             return []
         memory, ranks = self.streams.memory, self.ranks
-        numel, type = self.layout.numel * ranks, _TYPES[self.layout.dtype]
+        numel, type = self.layout.numel * ranks, TYPES[self.layout.dtype]
         made = [ShardDescription(f"parameters of {self.name}", numel, type, None, memory=memory)]
         if self.trainable:
-            numel, type = self.layout.gradient_numel * ranks, _TYPES[self.layout.gradient_dtype]
+            numel, type = self.layout.gradient_numel * ranks, TYPES[self.layout.gradient_dtype]
             made.append(
                 ShardDescription(
                     f"gradients of {self.name}",
@@ -119,11 +113,15 @@ class Group:
         exact = self.sums is not None and self.layout.process_group is not None and len(self.trainable) > 0
         return self._gradients.slice.largest if exact else None
 
-    def install(self, shards: list[Shard], job: JobHooks) -> None:
-        """Takes the shards registered from descriptions() and installs the hooks in FSDP2."""
+    def install(self, shards: list[Shard], job: JobHooks, parameters: Parameters, tied: set[int]) -> None:
+        """Takes the shards registered from descriptions() and installs the hooks in FSDP2. `tied`: ids of parameters
+        that are in several groups."""
         if shards:
+            view = shards[0].slice.parameters
             self._parameters = shards[0]
-            self._published = from_dlpack(shards[0].slice.parameters)
+            self._published = from_dlpack(view)
+            if parameters == "slice" and self.may_live_in_slice and view is not None:
+                self.homes.build(view, self._published, tied)
         if len(shards) > 1:
             self._gradients = shards[1]
             sums = from_dlpack(shards[1].slice.gradients)
@@ -133,6 +131,8 @@ class Group:
         self.fsdp.apply(self.mine)
         for index, entry in enumerate(self.trainable):
             self._hooks.append(entry.unsharded.register_post_accumulate_grad_hook(self._noted(index)))
+
+    may_live_in_slice = True
 
     def all_gather(self, job: JobHooks) -> AllGather:
         return Gather(self, job)
@@ -196,10 +196,17 @@ class Group:
                 )
 
     def copy_parameters(self) -> None:
-        """Copies the local shards into the slice, in the dtype that is gathered."""
+        """Copies the local shards that do not live there into the slice, in the dtype that is gathered."""
         if self.layout.process_group is None:
             return
-        torch._foreach_copy_(self._parts, [self._published_as(entry) for entry in self.layout.entries])
+        copied = [
+            (part, self._published_as(entry))
+            for part, entry in zip(self._parts, self.layout.entries, strict=True)
+            if not self.homes.hold(entry)
+        ]
+        if copied:
+            torch._foreach_copy_([part for part, _ in copied], [local for _, local in copied])
+        self.homes.note()
 
     @functools.cached_property
     def _parts(self) -> list[torch.Tensor]:
@@ -216,13 +223,13 @@ class Group:
         return entry.local
 
     def differs(self) -> str | None:
-        """The name of a parameter whose current shard differs from the published one."""
+        """Words for a parameter whose current shard differs from the published one."""
         if self.layout.process_group is None:
             return None
         for entry, part in zip(self.layout.entries, self._parts, strict=True):
-            if not _same(self._published_as(entry).to(part.device, part.dtype), part):
-                return entry.name
-        return None
+            if not self.homes.hold(entry) and not _same(self._published_as(entry).to(part.device, part.dtype), part):
+                return f'parameter "{entry.name}"'
+        return self.homes.edited()
 
     def begin(self) -> None:
         """Begins a new minibatch."""
@@ -235,15 +242,15 @@ class Group:
     # ---- called by the hooks ----
 
     def changed(self) -> str | None:
-        """If the current slice differs from the published one, the name of a parameter that does; none if only padding
+        """If the current slice differs from the published one, words for a parameter that does; none if only padding
         differs."""
         return self.differs()
 
     def _complaint(self) -> PhaseError | None:
-        if (name := self.changed()) is None:
+        if (what := self.changed()) is None:
             return None
         return PhaseError(
-            f'parameter "{name}" of FSDP group "{self.name}" has changed since it was published: after edits outside '
+            f'{what} of FSDP group "{self.name}" has changed since it was published: after edits outside '
             "of optimizer.step() (loading, averaging, clamping) call job.publish() on all ranks"
         )
 
@@ -258,10 +265,17 @@ class Group:
                 "model, then attach again"
             )
         if not self.gathered:
-            self.streams.compare(_bits(mine.view(-1)), _bits(self._published.view(mine.dtype)), self._complaint)
+            self._check_published(mine)
             self.gathered = True
         self._parameters.gather(output)
         self._gathers = _kind(output)
+
+    def _check_published(self, mine: torch.Tensor) -> None:
+        """`mine`: what FSDP2 gathers. Where that is the slice itself, only its fingerprint shows edits."""
+        if not self.homes.hold_all():
+            self.streams.compare(_bits(mine.view(-1)), _bits(self._published.view(mine.dtype)), self._complaint)
+        if (both := self.homes.fingerprints()) is not None:
+            self.streams.compare(*both, self._complaint)
 
     def take_pending(self) -> None:
         """FSDP2 begins to reduce the gradients that exist."""

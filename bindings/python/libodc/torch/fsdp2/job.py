@@ -29,6 +29,7 @@ from .backward import Backwards
 from .clip import total_norm
 from .crosscheck import Crosscheck
 from .group import Group
+from .homes import move_in, move_out
 from .report import MinibatchReport
 from .steps import Steps
 from .streams import Streams
@@ -247,6 +248,7 @@ class Job:
         with ExitStack() as stack:  # all of it, whatever fails
             stack.callback(self._keep_in_use)
             stack.callback(self._context.close)
+            stack.callback(move_out, [group.homes for group in self._groups])
             for group in self._groups:
                 stack.callback(group.restore)
             self._reset_groups()
@@ -339,6 +341,8 @@ class Job:
         with torch.no_grad():
             for group in self._groups:
                 group.refresh()
+            move_in(group.homes for group in self._groups)
+            for group in self._groups:
                 group.copy_parameters()
         self._context.publish()
         self._streams.published()
@@ -525,14 +529,14 @@ class Job:
             raise PhaseError(f"gradients of this minibatch are not synced yet: {why}")
 
     def _differing(self) -> str | None:
-        """The name of a parameter that differs from the published one."""
+        """Words for a parameter that differs from the published one."""
         with torch.no_grad():
-            return next((name for group in self._groups if (name := group.differs()) is not None), None)
+            return next((what for group in self._groups if (what := group.differs()) is not None), None)
 
     def _check_unchanged(self) -> None:
-        if (name := self._differing()) is not None:
+        if (what := self._differing()) is not None:
             raise PhaseError(
-                f'optimizer.step() changed parameter "{name}" after it was published: a forward between '
+                f"optimizer.step() changed {what} after it was published: a forward between "
                 "sync_gradients() and step() publishes; step first"
             )
 

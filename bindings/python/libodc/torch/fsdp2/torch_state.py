@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """All reads of torch's private attributes: PRIVATE lists them, and attach refuses a torch that lacks some. FSDP2 is
-only changed by its public methods, with two exceptions for which there is none: restoring a gradient divide factor of
-None, and dropping accumulated gradients (drop_accumulated)."""
+only changed by its public methods, with three exceptions for which there is none: restoring a gradient divide factor of
+None, dropping accumulated gradients (drop_accumulated), and giving a shard other memory (gather_from)."""
 
 from __future__ import annotations
 
@@ -74,6 +74,7 @@ PRIVATE = (
     _Read("FSDPMeshInfo", "shard_mesh_size", "the number of ranks", "DTensor.device_mesh"),
     _Read("FSDPParam", "_module_info", "where a parameter lives", "named_parameters() of the unsharded module"),
     _Read("FSDPParam", "sharded_param", "which parameters are trainable", "named_parameters()"),
+    _Read("FSDPParam", "_sharded_param_data", "a shard's memory", "a method that gives a shard other memory"),
     _Read("FSDPParam", "unsharded_accumulated_grad", "gradients to drop", "a reset_iter_state() that drops them"),
     _Read("ParamModuleInfo", "module", "where a parameter lives", "named_parameters() of the unsharded module"),
     _Read("ParamModuleInfo", "param_name", "where a parameter lives", "named_parameters() of the unsharded module"),
@@ -274,6 +275,18 @@ class FsdpGroup:
         ):
             return  # and so are those between, which FSDP2 shards in their order
         self.module.reshard()
+
+    @functools.cached_property
+    def _by_slot(self) -> dict[Slot, Any]:
+        return dict(zip(self.slots, self._raw.fsdp_params, strict=True))
+
+    def memory(self, slot: Slot) -> torch.Tensor:
+        """From where FSDP2 gathers a sharded parameter, before it converts it: flat, padded."""
+        memory: torch.Tensor = self._by_slot[slot]._sharded_param_data
+        return memory
+
+    def gather_from(self, slot: Slot, memory: torch.Tensor) -> None:
+        self._by_slot[slot]._sharded_param_data = memory
 
     def drop_accumulated(self) -> None:
         """Drops gradients kept by set_requires_gradient_sync(False), which FSDP2's reset_iter_state() does not."""
