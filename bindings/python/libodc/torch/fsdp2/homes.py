@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,7 +13,7 @@ import torch
 from ..._abi import Type
 from ...memory import View
 from .layout import Entry, Layout
-from .relocation import HELD, Move, move
+from .relocation import Move, move, move_if_alone
 from .torch_state import FsdpGroup
 
 TYPES = {
@@ -33,7 +33,7 @@ class _Home:
     entry: Entry
     memory: torch.Tensor  # the parameter's part of the slice, padded, with a storage of its own
     tried: int = 0  # the address of the last memory that was not moved here
-    why_not: str | None = None
+    why_not: str = ""
     versions: tuple[int, int] = (0, 0)
 
     @property
@@ -91,23 +91,22 @@ class Homes:
             memory = self._fsdp.memory(home.entry.slot)
             if home.holds or home.tried == memory.data_ptr():
                 continue
-            home.tried, home.why_not = memory.data_ptr(), None
+            home.tried = memory.data_ptr()
             if _is_whole(memory, home):
-                yield home, Move(self._fsdp, home.entry.slot, memory, home.memory)
+                yield home, Move(self._fsdp, home.entry.slot, home.memory)
             else:
-                home.why_not = "they are parts of larger tensors"
+                home.why_not = "part of a larger tensor"
 
-    def moves_out(self) -> Iterator[tuple[_Home, Move]]:
+    def moves_out(self) -> Iterator[Move]:
         for home in self._homes.values():
-            memory = self._fsdp.memory(home.entry.slot)
-            if memory.numel() > 0 and memory.data_ptr() == home.memory.data_ptr() and home.holds:
-                yield home, Move(self._fsdp, home.entry.slot, home.memory, torch.empty_like(home.memory))
+            if home.memory.numel() > 0 and self._fsdp.memory(home.entry.slot).data_ptr() == home.memory.data_ptr():
+                yield Move(self._fsdp, home.entry.slot, torch.empty_like(home.memory))
 
     def reasons(self) -> Iterator[tuple[str, str]]:
         """Names and reasons of parameters that could live in the slice, and do not."""
         for home in self._homes.values():
             if not home.holds:
-                yield home.entry.name, home.why_not or HELD
+                yield home.entry.name, home.why_not
 
     @property
     def nbytes(self) -> int:
@@ -144,22 +143,17 @@ class Homes:
 
 
 def move_in(groups: Iterable[Homes]) -> None:
-    _move(groups, Homes.moves_in)
+    moves = [one for homes in groups for one in homes.moves_in()]
+    if moves:
+        move_if_alone([one for _, one in moves])
+        for home, one in moves:
+            home.why_not = "seen by other tensors" if one.held else ""
 
 
 def move_out(groups: Iterable[Homes]) -> None:
-    """Peers may still read the slices, and must not see what changes next. A parameter that plain tensors see stays:
-    they keep the memory."""
-    _move(groups, Homes.moves_out)
-
-
-def _move(groups: Iterable[Homes], which: Callable[[Homes], Iterator[tuple[_Home, Move]]]) -> None:
-    moves = [one for homes in groups for one in which(homes)]
-    if moves:
-        with torch.no_grad():
-            move([one for _, one in moves])
-        for home, one in moves:
-            home.why_not = one.why_not
+    """Peers may still read the slices, and must not see what changes next."""
+    with torch.no_grad():
+        move([one for homes in groups for one in homes.moves_out()])
 
 
 def fingerprint(memory: torch.Tensor) -> torch.Tensor:

@@ -1,84 +1,82 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves sharded parameters to other memory, such that the parameter's object, and whatever sees its memory, stays."""
+"""Moves sharded parameters to other memory. The parameter's object stays, and DTensors that see its memory, such as
+those of a state_dict() that somebody keeps, see the new memory after it."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
 from torch.distributed.tensor import DTensor
 
-from .torch_state import FsdpGroup, Slot, local_tensor
-
-HELD = "other tensors see their memory"
+from .torch_state import FsdpGroup, Slot, local_tensor, others_see
 
 
 @dataclass
 class Move:
     fsdp: FsdpGroup
     slot: Slot
-    memory: torch.Tensor  # where it is: flat and padded
-    to: torch.Tensor  # of the same length
-    why_not: str | None = None
-    _sees: list[DTensor] = field(default_factory=list)
+    to: torch.Tensor  # flat, as long as the parameter's memory
+    held: bool = False  # not moved, since others see the memory, and would go stale
+    _seen_by: list[DTensor] = field(default_factory=list)
+
+
+def move_if_alone(moves: Sequence[Move]) -> None:
+    """Leaves those whose memory is also seen by plain tensors, which cannot follow."""
+    _find_dtensors(moves)
+    held = [one for one in moves if not _move_if_alone(one)]
+    if held:  # what nobody can reach is no reason
+        gc.collect()
+        for one in held:
+            one.held = not _move_if_alone(one)
 
 
 def move(moves: Sequence[Move]) -> None:
-    """Copies, and makes the parameters and all other DTensors of their memory (a state_dict() that somebody keeps)
-    see the copy. Where plain tensors see it, too, nothing is moved, and `why_not` says so: they would go stale."""
-    _find_aliases(moves)
-    if any(one.why_not for one in moves):
-        gc.collect()  # what nobody can reach is no reason
-        _find_aliases(moves)
+    """Plain tensors keep the old memory."""
+    _find_dtensors(moves)
     for one in moves:
-        if one.why_not is not None:
-            continue
-        one.to.copy_(one.memory)
-        for alias in one._sees:
-            local = local_tensor(alias)
-            begin = local.storage_offset() - one.memory.storage_offset()
-            alias._local_tensor = one.to.as_strided(local.shape, local.stride(), one.to.storage_offset() + begin)
-        one.fsdp.gather_from(one.slot, one.to)
+        one.to.copy_(one.fsdp.memory(one.slot))
+        _see(one, one.to)
 
 
-def _find_aliases(moves: Sequence[Move]) -> None:
-    by_storage = {_storage(one.memory): one for one in moves}
-    seen: dict[int, Move] = {}  # by the local tensor's id
-    plain: list[tuple[Move, torch.Tensor]] = []
+def _find_dtensors(moves: Iterable[Move]) -> None:
+    by_storage = {}
     for one in moves:
-        one._sees, one.why_not = [], None
-    for kind, tensor in _tensors():
-        if kind is DTensor:
-            local: Any = local_tensor(tensor)
+        one._seen_by = []
+        by_storage[_storage(one.fsdp.memory(one.slot))] = one
+    for tensor in gc.get_objects():
+        if type(tensor) is DTensor:
+            local = local_tensor(tensor)
             if type(local) is torch.Tensor and (found := by_storage.get(_storage(local))) is not None:
-                if local.dtype is found.memory.dtype:
-                    found._sees.append(tensor)
-                    seen[id(local)] = found
-        elif (found := by_storage.get(_storage(tensor))) is not None and tensor is not found.memory:
-            plain.append((found, tensor))
-    for one, tensor in plain:
-        if id(tensor) not in seen:
-            one.why_not = HELD
-    for one in moves:
-        parameter = one.slot.get()
-        if all(alias is not parameter for alias in one._sees):  # hidden by gc.freeze(), and so may others be
-            one.why_not = HELD
+                found._seen_by.append(tensor)
 
 
-def _tensors() -> Iterator[tuple[type, Any]]:
-    """All that Python can see; tensors of other classes consist of these."""
-    for one in gc.get_objects():
-        kind = type(one)
-        if kind is torch.Tensor or kind is nn.Parameter or kind is DTensor:
-            yield kind, one
+def _move_if_alone(one: Move) -> bool:
+    memory = one.fsdp.memory(one.slot)
+    storage, begin, kind = memory.untyped_storage(), memory.storage_offset(), memory.dtype
+    one.to.copy_(memory)
+    del memory
+    _see(one, one.to)
+    if not others_see(storage):
+        return True
+    _see(one, torch.empty(0, dtype=kind, device=one.to.device).set_(storage, begin, one.to.shape))
+    return False
 
 
-def _storage(tensor: torch.Tensor) -> tuple[torch.device, int]:
+def _see(one: Move, to: torch.Tensor) -> None:
+    origin = one.fsdp.memory(one.slot).storage_offset()
+    for tensor in one._seen_by:
+        local: Any = local_tensor(tensor)
+        begin = to.storage_offset() + local.storage_offset() - origin
+        tensor._local_tensor = to.as_strided(local.shape, local.stride(), begin)  # type: ignore[misc]
+    one.fsdp.gather_from(one.slot, to)
+
+
+def _storage(tensor: torch.Tensor) -> tuple[torch.device, torch.dtype, int]:
     try:
-        return tensor.device, tensor.untyped_storage().data_ptr()
+        return tensor.device, tensor.dtype, tensor.untyped_storage().data_ptr()
     except (NotImplementedError, RuntimeError):  # has none: sparse, for example
-        return tensor.device, -1
+        return tensor.device, tensor.dtype, -1

@@ -42,6 +42,7 @@ __all__ = [
     "has_tensor_hook",
     "local_tensor",
     "other_threads_communicate",
+    "others_see",
     "reset_after_exception",
 ]
 
@@ -84,6 +85,7 @@ PRIVATE = (
     _Read("fsdp_collectives", "DefaultAllGather", "another communication hook", _GETTER),
     _Read("fsdp_collectives", "DefaultReduceScatter", "another communication hook", _GETTER),
     _Read("torch._C", "_current_graph_task_id", "which backward runs", "a context of autograd with its number"),
+    _Read("torch._C", "_storage_Use_Count", "whether others see a parameter's memory", "a getter of UntypedStorage"),
     _Read("ExecutionEngine", "queue_callback", "the end of a backward", "torch.autograd.graph, if it had such a hook"),
     _Read("distributed_c10d._world", "pg_map", "how many collectives ran", "nothing: they would not be counted"),
     _Read("ProcessGroup", "_get_sequence_number_for_group", "how many collectives ran", "nothing, as above"),
@@ -303,6 +305,11 @@ class FsdpGroup:
 def local_tensor(tensor: torch.Tensor) -> Any:
     """What to_local() of a DTensor returns under no_grad, at a tenth of its time; another tensor itself."""
     return getattr(tensor, "_local_tensor", tensor)
+
+
+def others_see(storage: torch.UntypedStorage) -> bool:
+    """Whether a tensor has this memory, in Python or inside torch. The caller has the storage itself only."""
+    return int(torch._C._storage_Use_Count(storage._cdata)) > 1
 
 
 def has_post_accumulate_hook(parameter: torch.Tensor) -> bool:
