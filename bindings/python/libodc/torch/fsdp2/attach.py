@@ -20,7 +20,8 @@ from ...context import Context, init
 from ...errors import ArgumentError, JobError, MismatchError, NoMemoryError, UnsupportedError
 from .crosscheck import Crosscheck
 from .extension import ExtensionGroup
-from .group import Add, Gather, Group
+from .gradient_views import Gradients
+from .group import Add, Gather, Group, Living
 from .homes import Parameters
 from .job import Job
 from .layout import Layout, probe
@@ -41,6 +42,7 @@ def attach(
     sums: Literal["exact"] | None = None,
     exact_state: Mapping[str, float] | None = None,
     parameters: Parameters = "slice",
+    gradients: Gradients = "copy",
 ) -> Job:
     """Trains `model`, which fully_shard has wrapped, over On-Demand Communication, until the job ends.
     Collective over the ranks of its mesh. Call it when parameters are materialised and loaded. Slices are where FSDP2
@@ -51,8 +53,10 @@ def attach(
     `check`: also computes the first minibatch's gradients as plain FSDP2 does, by collectives, and compares each .grad.
     `sums`: "exact" gives gradients whose bits depend neither on the order of additions nor, with the same microbatches,
     on which ranks ran them and how many (2 or more) there are; f32, bf16 and f16. None: by arrival.
-    `parameters`: where the gathered type is a parameter's own, it lives in the "slice" that others read; "copy": the slice
-    is a copy, made by each publish, so parameters may be edited while other ranks run forwards.
+    `parameters`: where the gathered type is a parameter's own, it lives in the "slice" that others read; with "copy"
+    each publish copies it there, so it may be edited while other ranks run forwards.
+    `gradients`: with "view" each .grad of the sums' type is the sums themselves from sync to step, which saves its
+    memory and leaves a .grad of None after the step, as zero_grad() does. With "copy" .grad stays until it is cleared.
     `exact_state`: of Job.exact_state() in the job whose checkpoint has been loaded.
 
     Raises UnsupportedError, which says what to do instead, and ArgumentError for arguments that contradict each other.
@@ -61,6 +65,8 @@ def attach(
         raise ArgumentError(f'sums is {sums!r}: "exact", or None for sums in the order of arrival')
     if parameters not in ("slice", "copy"):
         raise ArgumentError(f'parameters is {parameters!r}: "slice" or "copy"')
+    if gradients not in ("view", "copy"):
+        raise ArgumentError(f'gradients is {gradients!r}: "view" or "copy"')
     if exact_state and sums is None:
         raise ArgumentError('exact_state is of a job with exact sums: attach(sums="exact")')
     optimizers = unwrapped(optimizer)
@@ -99,7 +105,7 @@ def attach(
         crosscheck = Crosscheck() if check else None
         job = Job(model, attached, context, summaries, optimizers, streams, crosscheck)
         streams.reserve(max(group.reduced_bytes for group in attached))
-        _register(attached, summaries, context, job, streams, parameters, tied)
+        _register(attached, summaries, context, job, streams, Living(parameters, gradients, tied))
         job.begin()
     except BaseException as error:
         with ExitStack() as stack:  # all of it, even if some fails
@@ -337,8 +343,7 @@ def _register(
     context: Context,
     job: Job,
     streams: Streams,
-    parameters: Parameters,
-    tied: set[int],
+    live: Living,
 ) -> None:
     per_group = [group.descriptions() for group in groups]
     streams.make_room()
@@ -348,7 +353,7 @@ def _register(
     except NoMemoryError as error:
         raise NoMemoryError("; ".join(filter(None, (str(error), streams.held_by_torch())))) from None
     for group, several in zip(groups, per_group, strict=True):
-        group.install([next(shards) for _ in several], job, parameters, tied)
+        group.install([next(shards) for _ in several], job, live)
     summaries.install(next(shards))
 
 
@@ -390,7 +395,31 @@ def _tell(groups: list[Group], context: Context, streams: Streams, unowned: list
         "/".join(types),
         "/".join(gradients) or "nothing (read only)",
         "/".join(f"{divisor:g}" for divisor in sorted({group.divisor for group in groups})),
-        sum(group.slice_bytes for group in groups) / 2**20,
+        sum(group.parameter_bytes + group.sum_bytes for group in groups) / 2**20,
         context.size - 1,
         context.route(context.size - 1, streams.memory),
     )
+    _tell_memory(groups, streams)
+
+
+def _tell_memory(groups: list[Group], streams: Streams) -> None:
+    """What a rank's memory beside FSDP2's is for. Sums that are .grad and parameters in slices are not beside it."""
+    living = sum(group.homes.nbytes for group in groups)
+    as_gradients = sum(group.views.nbytes for group in groups)
+    kinds = {
+        "parameters living in slices": living,
+        "slices beside parameters": sum(group.parameter_bytes for group in groups) - living,
+        "sums that are .grad": as_gradients,
+        "sums beside .grad": sum(group.sum_bytes for group in groups) - as_gradients,
+        "staged inputs of reductions": streams.INPUTS * max(group.reduced_bytes for group in groups),
+    }
+    logger.info(
+        "libodc.torch.fsdp2: MiB per rank: %s",
+        ", ".join(f"{size / 2**20:.1f} of {kind}" for kind, size in kinds.items()),
+    )
+    if copied := [one for group in groups for one in group.homes.reasons()]:
+        logger.warning(
+            "odc: %d parameters cannot live in their slices and are copied at each publish: %s…",
+            len(copied),
+            ", ".join(f'"{name}" ({why})' for name, why in copied[:3]),
+        )

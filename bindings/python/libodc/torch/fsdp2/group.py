@@ -7,6 +7,7 @@ import functools
 import math
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import torch
@@ -17,6 +18,7 @@ from torch.utils.dlpack import from_dlpack
 from ...errors import ArgumentError, InternalError, PhaseError
 from ...shard import Shard, ShardDescription
 from .backward import Backwards
+from .gradient_views import Gradients, GradientViews
 from .homes import TYPES, Homes, Parameters
 from .layout import Entry, Layout
 from .streams import Streams
@@ -42,6 +44,15 @@ class JobHooks(Protocol):
     def add(self, group: Group, full: torch.Tensor) -> None: ...
 
 
+@dataclass(frozen=True)
+class Living:
+    """Where parameters and gradients are to live: what the user wants."""
+
+    parameters: Parameters
+    gradients: Gradients
+    tied: set[int]  # ids of parameters in several groups, which live where they are
+
+
 class Group:
     """`trainable` is empty in a read-only job: then there is no gradient shard."""
 
@@ -65,6 +76,7 @@ class Group:
         self._first_largest = largest  # of exact sums; 0: the default
         self.trainable = trainable
         self.homes = Homes(fsdp, layout)
+        self.views = GradientViews()
         self.before = before  # the state before attach, restored by remove()
         self.divisor = float(self.before.divide_factor or ranks)
         self.gathered = False  # in this minibatch
@@ -113,19 +125,21 @@ class Group:
         exact = self.sums is not None and self.layout.process_group is not None and len(self.trainable) > 0
         return self._gradients.slice.largest if exact else None
 
-    def install(self, shards: list[Shard], job: JobHooks, parameters: Parameters, tied: set[int]) -> None:
-        """Takes the shards registered from descriptions() and installs the hooks in FSDP2. `tied`: ids of parameters
-        that are in several groups."""
+    def install(self, shards: list[Shard], job: JobHooks, live: Living) -> None:
+        """Takes the shards registered from descriptions() and installs the hooks in FSDP2."""
         if shards:
             view = shards[0].slice.parameters
             self._parameters = shards[0]
             self._published = from_dlpack(view)
-            if parameters == "slice" and self.may_live_in_slice and view is not None:
-                self.homes.build(view, self._published, tied)
+            if live.parameters == "slice" and self.may_live_in_slice and view is not None:
+                self.homes.build(view, self._published, live.tied)
         if len(shards) > 1:
             self._gradients = shards[1]
-            sums = from_dlpack(shards[1].slice.gradients)
+            view = shards[1].slice.gradients
+            sums = from_dlpack(view)
             self._own_sums = [_part(sums, entry.gradient_offset, entry.local.shape) for entry in self.trainable]
+            if live.gradients == "view" and self.sums is None and view is not None:
+                self.views.build(view, sums, self.trainable, live.tied)
         self._running = job.backwards
         self.mine = Settings(self.all_gather(job), Add(self, job), 1.0, True)
         self.fsdp.apply(self.mine)
@@ -161,14 +175,15 @@ class Group:
         return note
 
     @property
-    def slice_bytes(self) -> int:
-        if self.layout.process_group is None:
+    def parameter_bytes(self) -> int:
+        return 0 if self.layout.process_group is None else self.layout.numel * self.layout.dtype.itemsize
+
+    @property
+    def sum_bytes(self) -> int:
+        if self.layout.process_group is None or not self.trainable:
             return 0
-        bytes = self.layout.numel * self.layout.dtype.itemsize
-        if self.trainable:
-            wide = self.sums is not None or self.layout.gradient_dtype == torch.float64
-            bytes += self.layout.gradient_numel * (8 if wide else 4)
-        return bytes
+        wide = self.sums is not None or self.layout.gradient_dtype == torch.float64
+        return self.layout.gradient_numel * (8 if wide else 4)
 
     @property
     def reduced_bytes(self) -> int:
@@ -287,6 +302,8 @@ class Group:
                 )
         self.reducing = sorted(self.pending)
         self.pending.clear()
+        for index in self.reducing:
+            self.views.reducing(index, self.trainable[index].parameter)
         self.took_part.update(self.reducing)
 
     def add(self, full: torch.Tensor) -> None:
@@ -379,7 +396,10 @@ class Group:
                 if first and gradient is not None:
                     local_tensor(gradient).div_(divisor)
                 continue
-            if gradient is None:
+            if (view := self.views.of(index, parameter)) is not None:
+                gradient = view
+                fresh.append((parameter, view))
+            elif gradient is None:
                 gradient = torch.empty_like(parameter)
                 fresh.append((parameter, gradient))
             local = local_tensor(gradient)

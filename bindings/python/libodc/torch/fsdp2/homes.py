@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters that live in their slice, so that publishing copies nothing, and what tells that they were edited there."""
+"""Parameters that live in their slice, so publishing copies nothing, and what tells that they were edited there."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from ..._abi import Type
 from ...memory import View
@@ -68,7 +69,7 @@ class Homes:
             ):
                 length = entry.length * self._layout.dtype.itemsize // local.dtype.itemsize
                 part = view.part(begin, length, TYPES[local.dtype])
-                self._homes[id(entry)] = _Home(entry, torch.from_dlpack(part))
+                self._homes[id(entry)] = _Home(entry, from_dlpack(part))
 
     def hold(self, entry: Entry) -> bool:
         """Whether the parameter is in its slice now."""
@@ -78,8 +79,7 @@ class Homes:
     def hold_all(self) -> bool:
         """Whether FSDP2 gathers nothing but the slice."""
         return all(
-            self.hold(entry)
-            and self._fsdp.memory(entry.slot).data_ptr() == self._homes[id(entry)].memory.data_ptr()
+            self.hold(entry) and self._fsdp.memory(entry.slot).data_ptr() == self._homes[id(entry)].memory.data_ptr()
             for entry in self._layout.entries
         )
 

@@ -81,6 +81,7 @@ class Job:
         self._edited = False  # parameters changed after the publish, before an optimizer's step
         self._left_over = False  # the last sync's gradients were not cleared before this minibatch's first backward
         self._dropped = False  # the last minibatch was dropped
+        self._reduced: Group | None = None  # the last one
         self._cleared: set[int] = set()  # on a single rank: parameters with a .grad of this minibatch
         self._before: dict[int, _Gradient] = {}  # .grad of parameters whose groups were reduced in this minibatch
         self._collectives: int | None = None  # the number begun before this minibatch's first forward
@@ -250,7 +251,9 @@ class Job:
             stack.callback(self._context.close)
             stack.callback(move_out, [group.homes for group in self._groups])
             for group in self._groups:
+                stack.callback(group.views.let_go, group.trainable, lambda _: True)
                 stack.callback(group.restore)
+            self._drop_zeros()
             self._reset_groups()
 
     def _keep_in_use(self) -> None:
@@ -299,6 +302,8 @@ class Job:
         if self._phase is Phase.SYNCED:
             raise PhaseError("a backward between sync_gradients() and optimizer.step(): its gradients belong nowhere")
         self.backwards.note_gradient()
+        self._drop_zeros()
+        self._reduced = group
         if self._crosscheck is not None:
             self._crosscheck.read()
         if not self._before:
@@ -344,13 +349,22 @@ class Job:
             move_in(group.homes for group in self._groups)
             for group in self._groups:
                 group.copy_parameters()
+            unused = self._late()
+            for group in self._groups:
+                group.views.let_go(group.trainable, lambda parameter: id(parameter) in unused)
         self._context.publish()
         self._streams.published()
         self._phase = Phase.PUBLISHED
         self._collectives = None
         self._show("compute")
 
+    def _drop_zeros(self) -> None:
+        """FSDP2 has made gradients of zeros where views of the sums come at the sync."""
+        if self._reduced is not None:
+            self._reduced.views.drop_zeros()
+
     def _prepare_sync(self) -> None:
+        self._drop_zeros()
         if self._phase is Phase.SYNCED:  # some optimizers have not stepped
             self._publish()
         for group in self._groups:
@@ -516,10 +530,14 @@ class Job:
         """Gradients of the last sync were neither used by a step nor cleared."""
         if self._dropped:
             return False
-        late = (self._optimizers[index] for index in self._to_step)
-        unused = {id(parameter) for one in late for group in one.param_groups for parameter in group["params"]}
+        unused = self._late()
         entries = (entry for group in self._groups for entry in group.trainable if id(entry.parameter) in unused)
         return any(_holds_values(entry.parameter.grad) for entry in entries)
+
+    def _late(self) -> set[int]:
+        """Ids of the parameters whose optimizers have not stepped since the last sync."""
+        late = (self._optimizers[index] for index in self._to_step)
+        return {id(parameter) for one in late for group in one.param_groups for parameter in group["params"]}
 
     def _any_gradients(self) -> bool:
         return self._phase is Phase.PUBLISHED and any(group.took_part or group.pending for group in self._groups)

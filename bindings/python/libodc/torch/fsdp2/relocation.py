@@ -62,7 +62,7 @@ def _move_if_alone(one: Move) -> bool:
     _see(one, one.to)
     if not others_see(storage):
         return True
-    _see(one, torch.empty(0, dtype=kind, device=one.to.device).set_(storage, begin, one.to.shape))
+    _see(one, torch.empty(0, dtype=kind, device=one.to.device).set_(storage, begin, one.to.shape, (1,)))
     return False
 
 
@@ -71,7 +71,7 @@ def _see(one: Move, to: torch.Tensor) -> None:
     for tensor in one._seen_by:
         local: Any = local_tensor(tensor)
         begin = to.storage_offset() + local.storage_offset() - origin
-        tensor._local_tensor = to.as_strided(local.shape, local.stride(), begin)  # type: ignore[misc]
+        tensor._local_tensor = to.as_strided(local.shape, local.stride(), begin)
     one.fsdp.gather_from(one.slot, to)
 
 
