@@ -385,38 +385,39 @@ def _tell(groups: list[Group], context: Context, streams: Streams, unowned: list
             ", ".join(unsharded[:3]),
         )
     _warn_of_staging(context, streams)
+    _warn_of_copies(groups)
     types = sorted({str(group.layout.dtype).removeprefix("torch.") for group in groups})
     gradients = sorted({str(g.layout.gradient_dtype).removeprefix("torch.") for g in groups if g.trainable})
     logger.info(
         "libodc.torch.fsdp2: %d groups over %d ranks, parameters gathered as %s, gradients added as %s, divided by %s, "
-        "%.1f MiB of slices per rank; rank %d is reached by %s",
+        "%.1f MiB of slices per rank (%s); rank %d is reached by %s",
         len(groups),
         context.size,
         "/".join(types),
         "/".join(gradients) or "nothing (read only)",
         "/".join(f"{divisor:g}" for divisor in sorted({group.divisor for group in groups})),
         sum(group.parameter_bytes + group.sum_bytes for group in groups) / 2**20,
+        _memory(groups, streams),
         context.size - 1,
         context.route(context.size - 1, streams.memory),
     )
-    _tell_memory(groups, streams)
 
 
-def _tell_memory(groups: list[Group], streams: Streams) -> None:
-    """What a rank's memory beside FSDP2's is for. Sums that are .grad and parameters in slices are not beside it."""
+def _memory(groups: list[Group], streams: Streams) -> str:
+    """What a rank's memory is for. Parameters that live in slices and sums that are .grad are not beside FSDP2's."""
     living = sum(group.homes.nbytes for group in groups)
     as_gradients = sum(group.views.nbytes for group in groups)
     kinds = {
-        "parameters living in slices": living,
-        "slices beside parameters": sum(group.parameter_bytes for group in groups) - living,
-        "sums that are .grad": as_gradients,
-        "sums beside .grad": sum(group.sum_bytes for group in groups) - as_gradients,
-        "staged inputs of reductions": streams.INPUTS * max(group.reduced_bytes for group in groups),
+        "of parameters that live there": living,
+        "of copies of parameters": sum(group.parameter_bytes for group in groups) - living,
+        "of sums that are .grad": as_gradients,
+        "of sums beside .grad": sum(group.sum_bytes for group in groups) - as_gradients,
+        "and of staged inputs of reductions": streams.INPUTS * max(group.reduced_bytes for group in groups),
     }
-    logger.info(
-        "libodc.torch.fsdp2: MiB per rank: %s",
-        ", ".join(f"{size / 2**20:.1f} of {kind}" for kind, size in kinds.items()),
-    )
+    return ", ".join(f"{size / 2**20:.1f} {kind}" for kind, size in kinds.items() if size > 0)
+
+
+def _warn_of_copies(groups: list[Group]) -> None:
     if copied := [one for group in groups for one in group.homes.reasons()]:
         logger.warning(
             "odc: %d parameters cannot live in their slices and are copied at each publish: %s…",

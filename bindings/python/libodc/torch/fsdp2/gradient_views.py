@@ -12,7 +12,7 @@ from torch.utils.dlpack import from_dlpack
 
 from ...memory import View
 from .layout import Entry
-from .torch_state import local_tensor
+from .torch_state import local_tensor, set_local_tensor
 
 Gradients = Literal["view", "copy"]
 
@@ -41,7 +41,7 @@ class GradientViews:
         made: Any = self._grads.get(index)
         if made is None or made.shape != parameter.shape:
             made = parameter.detach()
-            made._local_tensor = self._sums[index]
+            set_local_tensor(made, self._sums[index])
             self._grads[index] = made
         return made  # type: ignore[no-any-return]
 
@@ -69,5 +69,5 @@ class GradientViews:
 
 def _copied(parameter: nn.Parameter, grad: torch.Tensor) -> torch.Tensor:
     made: Any = parameter.detach()
-    made._local_tensor = local_tensor(grad).clone()
+    set_local_tensor(made, local_tensor(grad).clone())
     return made  # type: ignore[no-any-return]

@@ -201,11 +201,23 @@ class Job:
         return {name: max(one[name] for one in everybody) for name in own}
 
     def publish(self) -> None:
-        """Collective: all ranks' parameters were edited outside of optimizer.step() (loading, averaging, clamping)."""
+        """Collective: all ranks' parameters were edited outside of optimizer.step() (loading, averaging, clamping), and
+        no rank ran a forward meanwhile; if one may, edit within editing()."""
         self._check_open("publish()")
         self._check_no_gradients("publish() would lose them")
         self._end_minibatch("publish()")
         self._publish()
+
+    @contextmanager
+    def editing(self) -> Iterator[None]:
+        """Collective, around edits as for publish(), where other ranks may still run forwards (an evaluation): waits
+        until they have finished, and publishes at the end."""
+        self._check_open("editing()")
+        self._check_no_gradients("editing() would lose them")
+        self._end_minibatch("editing()")
+        yield
+        if self._phase is Phase.SYNCED:
+            self._publish()
 
     @contextmanager
     def trace(self, directory: str | os.PathLike[str]) -> Iterator[Trace]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from .torch_state import FsdpGroup, Slot, local_tensor, others_see
+from .torch_state import FsdpGroup, Slot, local_tensor, others_see, set_local_tensor
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Move:
     slot: Slot
     to: torch.Tensor  # flat, as long as the parameter's memory
     held: bool = False  # not moved, since others see the memory, and would go stale
-    _seen_by: list[DTensor] = field(default_factory=list)
+    _seen_by: list[Any] = field(default_factory=list)
 
 
 def move_if_alone(moves: Sequence[Move]) -> None:
@@ -45,12 +45,13 @@ def move(moves: Sequence[Move]) -> None:
 def _find_dtensors(moves: Iterable[Move]) -> None:
     by_storage = {}
     for one in moves:
-        one._seen_by = []
+        one._seen_by = [one.fsdp.sharded(one.slot)]  # gc.freeze() may hide it
         by_storage[_storage(one.fsdp.memory(one.slot))] = one
     for tensor in gc.get_objects():
         if type(tensor) is DTensor:
             local = local_tensor(tensor)
-            if type(local) is torch.Tensor and (found := by_storage.get(_storage(local))) is not None:
+            found = by_storage.get(_storage(local)) if type(local) is torch.Tensor else None
+            if found is not None and tensor is not found._seen_by[0]:
                 found._seen_by.append(tensor)
 
 
@@ -71,7 +72,7 @@ def _see(one: Move, to: torch.Tensor) -> None:
     for tensor in one._seen_by:
         local: Any = local_tensor(tensor)
         begin = to.storage_offset() + local.storage_offset() - origin
-        tensor._local_tensor = to.as_strided(local.shape, local.stride(), begin)
+        set_local_tensor(tensor, to.as_strided(local.shape, local.stride(), begin))
     one.fsdp.gather_from(one.slot, to)
 
 

@@ -44,6 +44,7 @@ __all__ = [
     "other_threads_communicate",
     "others_see",
     "reset_after_exception",
+    "set_local_tensor",
 ]
 
 
@@ -86,6 +87,7 @@ PRIVATE = (
     _Read("fsdp_collectives", "DefaultReduceScatter", "another communication hook", _GETTER),
     _Read("torch._C", "_current_graph_task_id", "which backward runs", "a context of autograd with its number"),
     _Read("torch._C", "_storage_Use_Count", "whether others see a parameter's memory", "a getter of UntypedStorage"),
+    _Read("UntypedStorage", "_cdata", "whether others see a parameter's memory", "as above"),
     _Read("ExecutionEngine", "queue_callback", "the end of a backward", "torch.autograd.graph, if it had such a hook"),
     _Read("distributed_c10d._world", "pg_map", "how many collectives ran", "nothing: they would not be counted"),
     _Read("ProcessGroup", "_get_sequence_number_for_group", "how many collectives ran", "nothing, as above"),
@@ -103,6 +105,7 @@ def check_torch(model: nn.Module) -> None:
         "Tensor": torch.Tensor,
         "fsdp_collectives": _collectives_module(),
         "torch._C": torch._C,
+        "UntypedStorage": torch.UntypedStorage,
         "ExecutionEngine": getattr(torch.autograd.Variable, "_execution_engine", None),
         "distributed_c10d._world": getattr(dist.distributed_c10d, "_world", None),
         "ProcessGroup": dist.ProcessGroup,
@@ -287,6 +290,11 @@ class FsdpGroup:
         memory: torch.Tensor = self._by_slot[slot]._sharded_param_data
         return memory
 
+    def sharded(self, slot: Slot) -> nn.Parameter:
+        """The sharded parameter, also while the unsharded one is in its slot."""
+        parameter: nn.Parameter = self._by_slot[slot].sharded_param
+        return parameter
+
     def gather_from(self, slot: Slot, memory: torch.Tensor) -> None:
         self._by_slot[slot]._sharded_param_data = memory
 
@@ -305,6 +313,11 @@ class FsdpGroup:
 def local_tensor(tensor: torch.Tensor) -> Any:
     """What to_local() of a DTensor returns under no_grad, at a tenth of its time; another tensor itself."""
     return getattr(tensor, "_local_tensor", tensor)
+
+
+def set_local_tensor(tensor: Any, local: torch.Tensor) -> None:
+    """Gives a DTensor other memory."""
+    tensor._local_tensor = local
 
 
 def others_see(storage: torch.UntypedStorage) -> bool:
