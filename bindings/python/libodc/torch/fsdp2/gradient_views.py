@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.dlpack import from_dlpack
 
 from ...memory import View
+from .forks import watch
 from .layout import Entry
 from .torch_state import local_tensor, set_local_tensor
 
@@ -25,9 +26,13 @@ class GradientViews:
         self._sums: dict[int, torch.Tensor] = {}
         self._grads: dict[int, torch.Tensor] = {}
         self._empty: list[nn.Parameter] = []
+        self._trainable: list[Entry] = []
 
     def build(self, view: View, sums: torch.Tensor, trainable: list[Entry], tied: Container[int]) -> None:
         """`sums`: `view` as a tensor."""
+        self._trainable = trainable
+        if sums.device.type == "cpu":
+            watch(self, _leave)
         for index, entry in enumerate(trainable):
             local, size = entry.local, sums.dtype.itemsize
             if local.dtype is sums.dtype and local.device == sums.device and id(entry.parameter) not in tied:
@@ -55,16 +60,26 @@ class GradientViews:
             parameter.grad = None
         self._empty.clear()
 
-    def let_go(self, trainable: list[Entry], keeps: Callable[[nn.Parameter], bool]) -> None:
+    def leave(self) -> None:
+        """The gradients move to memory of their own."""
+        with torch.no_grad():
+            self.let_go(lambda _: True)
+
+    def let_go(self, keeps: Callable[[nn.Parameter], bool]) -> None:
         """Before the sums are set to zero. Those that somebody still waits to use are copied."""
         for index, grad in self._grads.items():
-            parameter = trainable[index].parameter
+            parameter = self._trainable[index].parameter
             if parameter.grad is grad:
                 parameter.grad = _copied(parameter, grad) if keeps(parameter) else None
 
     @property
     def nbytes(self) -> int:
         return sum(one.nbytes for one in self._sums.values())
+
+
+def _leave(groups: list[GradientViews]) -> None:
+    for one in groups:
+        one.leave()
 
 
 def _copied(parameter: nn.Parameter, grad: torch.Tensor) -> torch.Tensor:

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import torch
@@ -44,7 +44,7 @@ class JobHooks(Protocol):
     def add(self, group: Group, full: torch.Tensor) -> None: ...
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Living:
     """Where parameters and gradients are to live: what the user wants."""
 
@@ -242,7 +242,10 @@ class Group:
         if self.layout.process_group is None:
             return None
         for entry, part in zip(self.layout.entries, self._parts, strict=True):
-            if not self.homes.hold(entry) and not _same(self._published_as(entry).to(part.device, part.dtype), part):
+            if self.homes.hold(entry):
+                continue
+            now = dataclasses.replace(entry, parameter=self.fsdp.sharded(entry.slot))  # loading may have replaced it
+            if not _same(self._published_as(now).to(part.device, part.dtype), part):
                 return f'parameter "{entry.name}"'
         return self.homes.edited()
 

@@ -13,6 +13,7 @@ from torch.utils.dlpack import from_dlpack
 
 from ..._abi import Type
 from ...memory import View
+from .forks import watch
 from .layout import Entry, Layout
 from .relocation import Move, move, move_if_alone
 from .torch_state import FsdpGroup
@@ -57,6 +58,8 @@ class Homes:
     def build(self, view: View, slice: torch.Tensor, elsewhere: set[int]) -> None:
         """`elsewhere`: ids of parameters that stay where they are."""
         self._slice = slice
+        if slice.device.type == "cpu":
+            watch(self, move_out)
         for entry in self._layout.entries:
             begin, local = entry.offset * self._layout.dtype.itemsize, entry.local
             if (
@@ -74,14 +77,14 @@ class Homes:
     def hold(self, entry: Entry) -> bool:
         """Whether the parameter is in its slice now."""
         home = self._homes.get(id(entry))
-        return home is not None and home.holds
+        if home is None or not home.holds:
+            return False
+        memory = self._fsdp.memory(entry.slot)  # loading may have replaced the parameter
+        return memory.numel() == 0 or memory.data_ptr() == home.memory.data_ptr()
 
     def hold_all(self) -> bool:
         """Whether FSDP2 gathers nothing but the slice."""
-        return all(
-            self.hold(entry) and self._fsdp.memory(entry.slot).data_ptr() == self._homes[id(entry)].memory.data_ptr()
-            for entry in self._layout.entries
-        )
+        return all(self.hold(entry) for entry in self._layout.entries)
 
     # ---- moving ----
 
@@ -152,8 +155,9 @@ def move_in(groups: Iterable[Homes]) -> None:
 
 def move_out(groups: Iterable[Homes]) -> None:
     """Peers may still read the slices, and must not see what changes next."""
-    with torch.no_grad():
-        move([one for homes in groups for one in homes.moves_out()])
+    if moves := [one for homes in groups for one in homes.moves_out()]:
+        with torch.no_grad():
+            move(moves)
 
 
 def fingerprint(memory: torch.Tensor) -> torch.Tensor:

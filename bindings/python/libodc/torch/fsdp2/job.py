@@ -263,7 +263,7 @@ class Job:
             stack.callback(self._context.close)
             stack.callback(move_out, [group.homes for group in self._groups])
             for group in self._groups:
-                stack.callback(group.views.let_go, group.trainable, lambda _: True)
+                stack.callback(group.views.leave)
                 stack.callback(group.restore)
             self._drop_zeros()
             self._reset_groups()
@@ -363,7 +363,7 @@ class Job:
                 group.copy_parameters()
             unused = self._late()
             for group in self._groups:
-                group.views.let_go(group.trainable, lambda parameter: id(parameter) in unused)
+                group.views.let_go(lambda parameter: id(parameter) in unused)
         self._context.publish()
         self._streams.published()
         self._phase = Phase.PUBLISHED
