@@ -63,4 +63,7 @@ for package in $missing; do
     fi
 done
 # shellcheck disable=SC2086
+[ -z "$needed" ] || apt-get install -qq -y --no-install-recommends --print-uris $needed </dev/null |
+    awk '{ bytes += $3 } END { printf "to download: %.0f MB\n", bytes / 1e6 }'
+# shellcheck disable=SC2086
 [ -z "$needed" ] || $as_root apt-get install -qq -y --no-install-recommends $needed </dev/null

@@ -28,8 +28,8 @@ quick)
     ;;
 esac
 cd bindings/python
-"$bin/ruff" check . ../../packaging
-"$bin/ruff" format --check . ../../packaging
+"$bin/ruff" check ../..
+"$bin/ruff" format --check ../..
 if "$bin/python" -c 'import torch' 2>/dev/null; then
     "$bin/mypy"
 else

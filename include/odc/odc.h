@@ -123,8 +123,7 @@ ODC_API void odc_destroy(odc_context *context);
  * sums' bits depend on the gradients only, not on order, ranks, hosts, slices or memory: they are 64-bit integers in units of
  * largest / 2^51, of which sync makes f32 in place. Each minibatch's `largest` is 64 times the largest sum of the one before, and
  * at least half of its `largest`. What is not below is added as the largest there is, counted in odc_stats, logged, and raises the
- * next one 64 times. A NaN, an infinity, or more than f32 holds reads NaN. After 4,096 additions one more is a job error, which in
- * GPU memory sync may be the first to find. */
+ * next one 64 times. A NaN, an infinity, or more than f32 holds reads NaN. After more than 4,096 additions sync aborts the job. */
 typedef struct odc_shard_desc {
     uint64_t struct_size;
     const char *name;         /* 1..255 bytes, copied; unique among this context's registered shards */
@@ -214,6 +213,7 @@ typedef struct odc_stats {
     uint64_t packets_sent;    /* small messages to other hosts */
     uint64_t pinned_bytes;    /* of host memory for GPUs: host shadows of slices, and staging */
     uint64_t clamped_addends; /* to this rank's exact sums: gradients' elements that were not below `largest` */
+    uint64_t sync_last_rank;  /* the rank that arrived last in the last sync; 0 before the first */
 } odc_stats;
 typedef struct odc_peer_stats {
     uint64_t struct_size;

@@ -142,7 +142,7 @@ std::shared_ptr<Fence> begin_fence(const Pmix &pmix, const Deadline &deadline) {
 void wait_for_all(const Pmix &pmix, Fence &fence, int rank, const Deadline &deadline) {
     const auto missing = [&] {
         return formatted(
-            "odc_init of rank {} waited {:g} s at the launcher's PMIx fence; missing: at least one rank "
+            "odc_init of rank {} waited {:.3g} s at the launcher's PMIx fence; missing: at least one rank "
             "(PMIx does not say which)",
             rank, deadline.waited_s());
     };

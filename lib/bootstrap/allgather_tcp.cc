@@ -216,7 +216,7 @@ void RendezvousClient::wait(short event) {
         check_deadline();
     }
     deadline_.log_if_long([this] {
-        return formatted("odc_init of rank {} waited {:g} s at {}; rank 0 is there and waits for the others", rank_,
+        return formatted("odc_init of rank {} waited {:.3g} s at {}; rank 0 is there and waits for the others", rank_,
                          deadline_.waited_s(), endpoint_.text);
     });
 }
@@ -231,7 +231,7 @@ void RendezvousClient::check_deadline() const {
 
 std::string RendezvousClient::missing() const {
     return formatted(
-        "odc_init of rank {} waited {:g} s at {}; missing: rank 0 ({}; is it started, "
+        "odc_init of rank {} waited {:.3g} s at {}; missing: rank 0 ({}; is it started, "
         "and is this its address?)",
         rank_, deadline_.waited_s(), endpoint_.text, why_);
 }

@@ -164,7 +164,7 @@ private:
                  ending_text(how_program_went(peer.pidfd.get())));
         }
         const auto missing = [&] {
-            return formatted("odc_init waited {:g} s; rank {} (pid {}) is still trying its GPU, {}",
+            return formatted("odc_init waited {:.3g} s; rank {} (pid {}) is still trying its GPU, {}",
                              deadline_.waited_s(), rank, other.pid, other.gpu.name);
         };
         deadline_.check(ODC_ERROR_RENDEZVOUS, missing);

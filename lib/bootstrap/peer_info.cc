@@ -2,6 +2,7 @@
 #include "bootstrap/peer_info.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include "base/layout_version.h"
 
@@ -15,6 +16,7 @@ struct JoinError {
     char why[sizeof(PeerInfo) - sizeof(uint64_t) - sizeof(int32_t)];
 };
 static_assert(sizeof(JoinError) == sizeof(PeerInfo));
+static_assert(offsetof(JoinError, status) == 8 && offsetof(JoinError, why) == 12);
 constexpr uint64_t kJoinErrorMagic = 0x6f6463207361642e;  // "odc sad."
 
 template <class Content>

@@ -141,7 +141,7 @@ std::vector<size_t> ReachabilityProbe::probe(const std::vector<Target> &targets,
         }
         const auto missing = [&] {
             const Target &target = targets[pending[0].target];
-            return formatted("odc_init waited {:g} s; no answer yet from {}, tried from {}", deadline.waited_s(),
+            return formatted("odc_init waited {:.3g} s; no answer yet from {}, tried from {}", deadline.waited_s(),
                              network_text(network_of(target.to)), target.from.name);
         };
         if (!pending.empty()) {

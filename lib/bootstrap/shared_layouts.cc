@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sizes and offsets of all that processes, hosts or builds of a job exchange. Whoever changes one raises the number in
 // layout_version.cc, so that builds of different layouts refuse each other instead of reading nonsense.
+#include "base/layout_version.h"
 #include "bootstrap/local/message.h"
 #include "bootstrap/peer_info.h"
 #include "memory/control_block.h"
 #include "memory/shard_record.h"
+#include "memory/shared_arena.h"
 #include "transport/cuda/ipc_channel.h"
 #include "transport/fabric/control_message.h"
 
@@ -36,40 +38,74 @@ static_assert(static_cast<int>(RankState::Lost) == 3 && static_cast<int>(RankSta
 static_assert(static_cast<int>(Call::Gather) == 4 && static_cast<int>(Call::GetSpeeds) == 13);
 static_assert(static_cast<int>(SelftestResult::SumsLost) == 1 && static_cast<int>(SelftestResult::Good) == 2);
 static_assert(static_cast<int>(SelftestStep::Opened) == 1 && static_cast<int>(SelftestStep::Judged) == 4);
+static_assert(offsetof(ControlBlock, rank) == 8);
+static_assert(offsetof(ControlBlock, size) == 12);
+static_assert(offsetof(ControlBlock, pid) == 16);
+static_assert(offsetof(ControlBlock, host) == 20);
 static_assert(offsetof(ControlBlock, identity) == 88);
 static_assert(offsetof(ControlBlock, gpu) == 184);
 static_assert(offsetof(ControlBlock, doorbell) == 256);
 static_assert(offsetof(ControlBlock, opened) == 320);
 static_assert(offsetof(ControlBlock, arrived) == 328);
+static_assert(offsetof(ControlBlock, reductions) == 336);
 static_assert(offsetof(ControlBlock, reduced) == 344);
 static_assert(offsetof(ControlBlock, synced) == 1400);
 static_assert(offsetof(ControlBlock, arrived_at_ns) == 2496);
 static_assert(offsetof(ControlBlock, speeds) == 2752);
 static_assert(offsetof(ControlBlock, claims) == 3008);
 static_assert(offsetof(ControlBlock, sync_tree) == 3072);
+static_assert(kLastCallInside == uint64_t{1} << 55 && kLastCallAwaitsGpu == uint64_t{1} << 54);
 static_assert(offsetof(ControlBlock, last_call) == 12288);
+static_assert(offsetof(ControlBlock, last_minibatch) == 12296);
+static_assert(offsetof(ControlBlock, last_call_at_ns) == 12304);
+static_assert(offsetof(ControlBlock, heard_at_ns) == 12312);
 static_assert(offsetof(ControlBlock, state) == 12352);
+static_assert(offsetof(ControlBlock, peer_failed) == 12356);
+static_assert(offsetof(ControlBlock, left_minibatch) == 12360);
+static_assert(offsetof(ControlBlock, error_status) == 12368);
 static_assert(offsetof(ControlBlock, error_text) == 12372);
 static_assert(offsetof(ControlBlock, first_record) == 14416);
 static_assert(offsetof(ControlBlock, selftest_step) == 14424);
+static_assert(offsetof(ControlBlock, selftest_region) == 14432);
 static_assert(offsetof(ControlBlock, selftest_results) == 14440);
 
+static_assert(kStripeBytes == 65536 && kFirstRecordBytes == 65536);
 static_assert(sizeof(Stripe) == 16);
 static_assert(offsetof(Stripe, addends) == 4);
 static_assert(offsetof(Stripe, not_finite) == 6);
 static_assert(offsetof(Stripe, epoch) == 8);
 static_assert(sizeof(ShardRecord) == 176);
+static_assert(offsetof(ShardRecord, minibatch) == 8);
+static_assert(offsetof(ShardRecord, numel) == 16);
+static_assert(offsetof(ShardRecord, parameter_type) == 24);
+static_assert(offsetof(ShardRecord, gradient_type) == 28);
+static_assert(offsetof(ShardRecord, memory) == 32);
+static_assert(offsetof(ShardRecord, summation) == 36);
+static_assert(offsetof(ShardRecord, slice_numel) == 40);
 static_assert(offsetof(ShardRecord, segment) == 48);
+static_assert(offsetof(ShardRecord, parameters) == 64);
+static_assert(offsetof(ShardRecord, stripes) == 72);
+static_assert(offsetof(ShardRecord, accumulator) == 80);
 static_assert(offsetof(ShardRecord, region) == 88);
+static_assert(offsetof(ShardRecord, gpu_parameters) == 96);
+static_assert(offsetof(ShardRecord, gpu_accumulator) == 104);
 static_assert(offsetof(ShardRecord, record) == 112);
+static_assert(offsetof(ShardRecord, address) == 120);
+static_assert(offsetof(ShardRecord, key) == 128);
 static_assert(offsetof(ShardRecord, name_bytes) == 136);
+static_assert(offsetof(ShardRecord, rank_count) == 140);
+static_assert(offsetof(ShardRecord, slice_count) == 144);
 static_assert(offsetof(ShardRecord, released) == 148);
 static_assert(offsetof(ShardRecord, published) == 152);
 static_assert(offsetof(ShardRecord, votes) == 160);
+static_assert(offsetof(ShardRecord, first_exponent) == 164);
 static_assert(offsetof(ShardRecord, clamped) == 168);
 
 static_assert(sizeof(Hello) == 128);
 static_assert(offsetof(Hello, version) == 8);
+static_assert(offsetof(Hello, rank) == 12);
+static_assert(offsetof(Hello, size) == 16);
+static_assert(offsetof(Hello, pid) == 20);
 static_assert(offsetof(Hello, remaining_ms) == 24);
 static_assert(offsetof(Hello, host) == 32);
 static_assert(offsetof(Hello, nonce) == 96);
@@ -84,6 +120,10 @@ static_assert(offsetof(SentPeer, fds) == 8);
 
 static_assert(sizeof(PeerInfo) == 2048);
 static_assert(sizeof(IdentityInfo) == 312);
+static_assert(offsetof(IdentityInfo, rank) == 8);
+static_assert(offsetof(IdentityInfo, size) == 12);
+static_assert(offsetof(IdentityInfo, pid) == 16);
+static_assert(offsetof(IdentityInfo, transports) == 20);
 static_assert(sizeof(NicInfo) == 1592);
 static_assert(sizeof(UnreachableInfo) == 1016);
 static_assert(sizeof(EndpointInfo) == 2048);
@@ -97,8 +137,12 @@ static_assert(offsetof(NicAddress, family) == 60);
 static_assert(offsetof(NicAddress, prefix) == 61);
 static_assert(offsetof(NicAddress, kind) == 62);
 static_assert(offsetof(NicAddress, distance) == 63);
+static_assert(static_cast<int>(Nearness::Unknown) == 8 && static_cast<int>(Layout::Ready) == 6);
 static_assert(offsetof(EndpointName, name) == 4);
 static_assert(offsetof(IdentityInfo, identity) == 24);
+static_assert(offsetof(IdentityInfo, host) == 120);
+static_assert(offsetof(IdentityInfo, group) == 184);
+static_assert(offsetof(IdentityInfo, gpu) == 232);
 static_assert(offsetof(IdentityInfo, nonce) == 296);
 static_assert(offsetof(NicInfo, nics) == 16);
 static_assert(offsetof(NicInfo, probe_ports) == 1296);

@@ -46,7 +46,7 @@ std::vector<PeerInfo> RendezvousServer::all_gather(const PeerInfo &mine) {
         tell_clients(ReplyKind::kInfos, &all_infos_);
         tell_clients(ReplyKind::kMet, nullptr);  // until now nobody goes on, so that all hear what goes wrong
     } catch (const Error &error) {
-        // A sentence about the rendezvous is everybody's; any other happened to rank 0 alone.
+        // An error of the rendezvous concerns every rank and goes to all as it is; any other is rank 0's own, and names it.
         const bool stopped = error.status() == ODC_ERROR_INTERRUPTED;
         tell_all(error.status() == ODC_ERROR_RENDEZVOUS ? error.what()
                                                         : formatted("{} left odc_init: {}", who(self_), error.what()),
@@ -81,7 +81,7 @@ void RendezvousServer::collect() {
     }
 }
 
-// Who fails at its deadline says why in the next round, for which there is a little more time.
+// A rank whose deadline passes sends the reason in the next round, so later rounds end a little later.
 int64_t RendezvousServer::deadline_ns() const { return round_ > 1 ? deadline_ns_ + kLastRoundNs : deadline_ns_; }
 
 // Listens at every address that the name has here, as the others may try any of them first.
@@ -91,7 +91,7 @@ std::string RendezvousServer::open() {
         Fd fd = listen_at(address);
         if (!fd.valid()) {
             if (errno == EADDRINUSE) {
-                acceptor_.close();  // nobody shall take this rank for the other one
+                acceptor_.close();  // another process listens there; ranks that connect must not reach both
                 return address.host_port();
             }
             why = std::generic_category().message(errno);
@@ -195,7 +195,7 @@ void RendezvousServer::dismiss_late() {
 void RendezvousServer::dismiss(Client &client, const char *why) {
     client.socket = Fd();
     client.state = Client::State::kGone;
-    // Those who are no ranks cannot make the sentence, or the memory, as long as they like.
+    // Clients that are no ranks must not be able to grow the message or this map without bound.
     const std::string entry = formatted("{}: {}", client.host, why);
     if (turned_away_.size() < 8 || turned_away_.count(entry) > 0) {
         ++turned_away_[entry];
@@ -357,7 +357,8 @@ bool RendezvousServer::flush(Client &client) {
     return true;
 }
 
-// Tells nobody when one has gone before or the caller wants to stop; returns once all their sockets have taken it.
+// Sends to all clients and returns once their sockets have taken it. Throws before it sends if a client has gone or the
+// caller wants to stop.
 void RendezvousServer::tell_clients(ReplyKind kind, const std::string *payload) {
     deadline_.check_interrupted("odc_init");
     for (Client &client : clients_) {
@@ -378,8 +379,8 @@ void RendezvousServer::tell_clients(ReplyKind kind, const std::string *payload) 
             return;
         }
         if (now_ns() >= deadline_ns()) {
-            fail(ODC_ERROR_RENDEZVOUS, "odc_init waited {:g} s at {}; {} came but does not read", deadline_.waited_s(),
-                 endpoint_.text, who(slow->hello));
+            fail(ODC_ERROR_RENDEZVOUS, "odc_init waited {:.3g} s at {}; {} came but does not read",
+                 deadline_.waited_s(), endpoint_.text, who(slow->hello));
         }
     }
 }
@@ -420,7 +421,7 @@ void RendezvousServer::tell_all(const std::string &sentence, int64_t most_ns) {
 }
 
 std::string RendezvousServer::missing() const {
-    std::string text = formatted("odc_init waited {:g} s", deadline_.waited_s());
+    std::string text = formatted("odc_init waited {:.3g} s", deadline_.waited_s());
     if (deadline_rank_ != 0) {
         text += formatted(" (rank {}'s deadline)", deadline_rank_);
     }

@@ -462,7 +462,8 @@ odc_stats Context::stats() const {
             counters_.slice_bytes.value(),
             job_.channel().packets_sent(),
             pinned_bytes,
-            counters_.clamped_addends.value()};
+            counters_.clamped_addends.value(),
+            counters_.sync_last_rank.value()};
 }
 
 odc_peer_stats Context::peer_stats(int rank) const {

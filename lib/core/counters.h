@@ -13,6 +13,7 @@ public:
     void add(uint64_t count) { value_.fetch_add(count, std::memory_order_relaxed); }
     // For a counter that one thread at a time adds to.
     void add_alone(uint64_t count) { value_.store(value() + count, std::memory_order_relaxed); }
+    void set(uint64_t value) { value_.store(value, std::memory_order_relaxed); }
     void subtract(uint64_t count) { value_.fetch_sub(count, std::memory_order_relaxed); }
     uint64_t value() const { return value_.load(std::memory_order_relaxed); }
 
@@ -39,6 +40,7 @@ struct Counters {
     Counter lock_wait_ns;
     Counter slice_bytes;
     Counter clamped_addends;
+    Counter sync_last_rank;
     std::vector<PeerCounters> peers;  // by rank
 };
 

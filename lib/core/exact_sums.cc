@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/log.h"
+#include "core/job.h"
 #include "memory/exact_kernels.h"
 #include "transport/shm/stripe_lock.h"
 
@@ -13,10 +14,10 @@ namespace odc {
 
 namespace {
 
-// Converts the sums to f32 in place; returns the largest magnitude in units. An f32 is half as long as a sum, so going from the
-// first stripe to the last never overwrites a sum that has not been read.
-double convert(const RemoteSlice &mine, int exponent, uint64_t epoch) {
-    double largest = 0;
+// Converts the sums to f32 in place. An f32 is half as long as a sum, so going from the first stripe to the last never
+// overwrites a sum that has not been read.
+ConvertedSums convert(const RemoteSlice &mine, int exponent, uint64_t epoch) {
+    ConvertedSums converted;
     const uint64_t each = stripe_elements(mine);
     for (uint64_t i = 0; i < stripe_count(mine); ++i) {
         const uint64_t first = i * each;
@@ -26,10 +27,11 @@ double convert(const RemoteSlice &mine, int exponent, uint64_t epoch) {
             std::memset(to, 0, count * sizeof(float));
         } else {
             const auto *sums = reinterpret_cast<const int64_t *>(mine.accumulator) + first;
-            largest = std::max(largest, exact_sums_to_f32(to, sums, count, exponent));
+            converted.largest = std::max(converted.largest, exact_sums_to_f32(to, sums, count, exponent));
+            converted.additions = std::max<uint64_t>(converted.additions, mine.stripes[i].addends);
         }
     }
-    return largest;
+    return converted;
 }
 
 // A vote depends on elements only, not on how the shard is divided, so the largest vote is the same for every division.
@@ -77,29 +79,37 @@ int exponent_of(const Shard &shard, uint64_t epoch) {
     return largest.exponent();
 }
 
-void finish_exact_sums(Shard &shard, uint64_t epoch, Log &log, Counters &counters) {
+void finish_exact_sums(Shard &shard, uint64_t epoch, Job &job, Counters &counters) {
     if (shard.exact.converted == epoch) {
         return;
     }
     const RemoteSlice mine = shard.slice(shard.own_index());
-    const double largest = mine.stripes != nullptr ? convert(mine, exponent_of(shard, epoch), epoch) : 0;
-    end_exact_sums(shard, epoch, largest, 0, log, counters);
+    const ConvertedSums converted =
+        mine.stripes != nullptr ? convert(mine, exponent_of(shard, epoch), epoch) : ConvertedSums{};
+    end_exact_sums(shard, epoch, converted, job, counters);
 }
 
-void end_exact_sums(Shard &shard, uint64_t epoch, double largest, uint64_t clamped, Log &log, Counters &counters) {
+void end_exact_sums(Shard &shard, uint64_t epoch, const ConvertedSums &converted, Job &job, Counters &counters) {
     ExactState &state = shard.exact;
     if (state.converted == epoch) {
         return;
     }
+    if (converted.additions > kMostExactAddends) {
+        job.fail_job(ODC_ERROR_ABORTED,
+                     formatted("{}: shard \"{}\" has been given more than {} gradients in this minibatch, which is the "
+                               "most that exact sums (ODC_SUM_EXACT) take: let each rank sum its microbatches' "
+                               "gradients, and add once",
+                               job.who(job.rank()), shard.name(), kMostExactAddends));
+    }
     const int exponent = exponent_of(shard, epoch);
     const uint64_t counted = shard.record().clamped.load(std::memory_order_relaxed);
-    clamped += counted - state.clamped;
-    state.vote = next_vote(largest, clamped, exponent);
+    const uint64_t clamped = converted.clamped + counted - state.clamped;
+    state.vote = next_vote(converted.largest, clamped, exponent);
     state.clamped = counted;
     state.converted = epoch;
     counters.clamped_addends.add(clamped);
     if (clamped > 0) {
-        log.warn(
+        job.log().warn(
             "shard \"{}\": {} elements of gradients were not below 2^{}, the largest that exact sums took in this "
             "minibatch, and were added as that; in the next it is 2^{}",
             shard.name(), clamped, exponent, state.vote.exponent());

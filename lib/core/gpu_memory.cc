@@ -40,8 +40,8 @@ bool GpuMemory::needs_shadow(const Shard &shard) const {
     return false;
 }
 
-// A shadow that ranks of this host read stays a shadow: they may have its pages pinned for as long as they keep the shard,
-// and what lay there next would not be what they see.
+// The pages of a shadow that ranks of this host read are not reused for anything else: those ranks may keep them pinned as
+// long as they have the shard, and would read whatever lies there next.
 bool GpuMemory::is_read_by_local_peers(const Shard &shard) const {
     for (uint64_t index = 0; shard.is_shadowed() && index < shard.owners(); ++index) {
         const int owner = shard.owner(index);
@@ -141,7 +141,36 @@ void GpuMemory::drop_allocation(const std::vector<DeviceAllocation> &parts) {
 
 // ---- Own slices ----
 
+// Here, where the host may wait for the GPU: a rank adds to a shard's other slices even if its own is empty.
+void GpuMemory::prepare_exact_sums(const std::vector<Shard *> &shards) {
+    for (const Shard *shard : shards) {
+        if (!shard->is_exact()) {
+            continue;
+        }
+        for (uint64_t index = 0; index < shard->owners(); ++index) {
+            const int owner = shard->owner(index);
+            const std::string why_not =
+                job_.peer(owner).gpu_route.is_direct() ? cuda_.why_no_exact_sums_with(job_.block(owner).gpu) : "";
+            if (!why_not.empty()) {
+                fail(ODC_ERROR_UNSUPPORTED,
+                     "shard \"{}\": exact sums (ODC_SUM_EXACT) cannot be added to the memory of {}: {}; with "
+                     "ODC_TRANSPORTS=shm on all ranks they go through host memory",
+                     shard->name(), job_.who(owner), why_not);
+            }
+        }
+        try {
+            call_gpu(job_, cuda_.device(), [&] { cuda_.load_exact_kernels(); });
+        } catch (const Error &error) {
+            if (error.status() == ODC_ERROR_DEVICE) {
+                throw;
+            }
+            fail(error.status(), "shard \"{}\": {}", shard->name(), error.what());
+        }
+    }
+}
+
 void GpuMemory::attach(const std::vector<Shard *> &shards) {
+    prepare_exact_sums(shards);
     std::set<size_t> reused;
     const std::vector<Allocation> shadows = allocate_shadows(shards, &reused);
     std::vector<DeviceAllocation> parts;
@@ -174,7 +203,7 @@ void GpuMemory::detach(Shard &shard) {
     free_shadow(shard, shard.host_region());
 }
 
-// Those that the shard needs and that are not open yet.
+// Opens the bounce buffers that the shard needs and that are not open yet.
 void GpuMemory::open_bounce_buffers(const Shard &shard) {
     const auto pool = [&](size_t least) {
         return BouncePool::of_pinned_memory(cuda_.device(),

@@ -30,6 +30,7 @@ public:
     void unmap(const Shard &shard, uint64_t index);
 
 private:
+    void prepare_exact_sums(const std::vector<Shard *> &shards);
     bool needs_shadow(const Shard &shard) const;
     bool is_read_by_local_peers(const Shard &shard) const;
     std::vector<Allocation> allocate_shadows(const std::vector<Shard *> &shards, std::set<size_t> *reused);

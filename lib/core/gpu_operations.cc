@@ -512,9 +512,9 @@ void GpuOperations::after_arrival() {
             reduce_shadow(*shard);
             state->reduced = epoch();
         }
-        if (state != nullptr && shard->is_exact() && state->converted < epoch()) {
+        if (state != nullptr && shard->is_exact() && state->converting < epoch()) {
             convert_exact_sums(*shard, *state);
-            state->converted = epoch();
+            state->converting = epoch();
         }
     }
     Job::Wait wait(job_, call_name(Call::Sync));
@@ -588,11 +588,8 @@ void GpuOperations::end_exact_sums_of(Shard &shard) {
     if (const GpuSliceState *const state = slice_state_of(shard)) {
         std::memcpy(&totals, state->totals->start(), sizeof(totals));
     }
-    if (totals.additions > kMostExactAddends) {
-        job_.fail_job(ODC_ERROR_UNSUPPORTED,
-                      formatted("{}: {}", job_.who(job_.rank()), too_many_addends_text(shard.name())));
-    }
-    end_exact_sums(shard, epoch(), same_bits<double>(totals.largest), totals.clamped, job_.log(), counters_);
+    end_exact_sums(shard, epoch(), {same_bits<double>(totals.largest), totals.clamped, totals.additions}, job_,
+                   counters_);
 }
 
 }  // namespace odc

@@ -42,12 +42,12 @@ void HostOperations::attach(const std::vector<Shard *> &shards) {
     for (const Shard *shard : shards) {
         sizes.push_back(shard->host_bytes());
     }
-    const std::vector<Allocation> regions = arena.allocate(sizes);
+    const std::vector<Allocation> allocations = arena.allocate(sizes);
     size_t registered = 0;
     try {
         for (size_t i = 0; i < shards.size(); ++i) {
             Shard &shard = *shards[i];
-            shard.set_memory(regions[i], {});
+            shard.set_memory(allocations[i], {});
             if (has_remote_owner(job_, shard)) {
                 remote_memory_.register_memory(shard.slice(shard.own_index()));
             }
@@ -58,7 +58,7 @@ void HostOperations::attach(const std::vector<Shard *> &shards) {
             if (i < registered && has_remote_owner(job_, *shards[i])) {
                 remote_memory_.deregister_memory(shards[i]->record_offset());
             }
-            arena.free(regions[i]);
+            arena.free(allocations[i]);
         }
         throw;
     }
@@ -116,7 +116,7 @@ void HostOperations::before_arrival(const std::vector<Operation *> &started) {
 void HostOperations::after_arrival() {
     for (Shard *shard : shards_) {
         if (shard->is_exact()) {
-            finish_exact_sums(*shard, epoch(), job_.log(), counters_);
+            finish_exact_sums(*shard, epoch(), job_, counters_);
         } else {
             clear_untouched(shard->slice(shard->own_index()), epoch());
         }

@@ -32,9 +32,9 @@ void write(Contribution &contribution, const double *values, size_t count, int32
 }
 
 // After an interruption the same call must be made again: its values are with the peers already.
-void check_same(const char *call, const Contribution &posted, const double *values, size_t count, int32_t op) {
-    if (posted.count != count || posted.op != (count > 0 ? op : 0) ||
-        (count > 0 && std::memcmp(posted.values, values, count * sizeof(double)) != 0)) {
+void check_same(const char *call, const Contribution &theirs, const double *values, size_t count, int32_t op) {
+    if (theirs.count != count || theirs.op != (count > 0 ? op : 0) ||
+        (count > 0 && std::memcmp(theirs.values, values, count * sizeof(double)) != 0)) {
         fail(ODC_ERROR_ARGUMENT, "{} was interrupted and has handed in other values; call it again with the same",
              call);
     }
@@ -187,6 +187,7 @@ void Context::count_lateness() {
     }
     job_.log().debug("syncs; rank {} came last, {} us after this one", last, (last_at - mine) / 1000);
     counters_.peers[static_cast<size_t>(last)].sync_last.add(1);
+    counters_.sync_last_rank.set(static_cast<uint64_t>(last));
     counters_.sync_wait_ns.add(static_cast<uint64_t>(last_at - mine));
 }
 

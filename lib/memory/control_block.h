@@ -57,7 +57,7 @@ struct Doorbell {
 };
 
 // The values of a rank in a sync or a reduction, or those of several ranks combined. Peers read a rank's values once its
-// `arrived` or `reductions` has reached their own. Two slots alternate, as a rank can be one reduction ahead of another, not
+// `arrived` or `reductions` has reached their own. Two alternate, as a rank can be one reduction ahead of another, not
 // two.
 struct Contribution {
     uint32_t count;
@@ -110,7 +110,7 @@ struct ControlBlock {
 
     alignas(64) std::atomic<uint64_t> opened;  // published something in minibatch opened - 1
     std::atomic<uint64_t> arrived;             // arrived in the sync of minibatch arrived - 1
-    std::atomic<uint64_t> reductions;          // odc_all_reduce calls posted
+    std::atomic<uint64_t> reductions;          // odc_all_reduce calls begun
     Contribution reduced[2];                   // by call parity
     Contribution synced[2];                    // values reduced by the sync, by minibatch parity
     // When ranks arrived (monotonic clock), by minibatch parity. Every rank reads all of them in every sync, so the times of

@@ -17,7 +17,7 @@ namespace odc {
 struct Stripe {
     std::atomic<uint32_t> lock;
     // Under the lock:
-    uint16_t addends;     // of exact sums, in this epoch
+    uint16_t addends;     // of exact sums, in this epoch; one above kMostExactAddends: too many
     uint16_t not_finite;  // 1: some exact sums are kNotFinite
     uint64_t epoch;
 };

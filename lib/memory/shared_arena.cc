@@ -315,7 +315,7 @@ std::vector<Allocation> Arena::allocate(const std::vector<uint64_t> &sizes) {
         fail_without_memory(bytes, 0);
     }
     const FreeRanges::Taken taken = take(bytes);
-    const Allocation region{taken.segment, taken.offset, bytes, nullptr};
+    const Allocation made{taken.segment, taken.offset, bytes, nullptr};
     std::byte *base = nullptr;
     try {
         base = map(taken.segment);
@@ -325,13 +325,13 @@ std::vector<Allocation> Arena::allocate(const std::vector<uint64_t> &sizes) {
     } catch (...) {
         if (base != nullptr) {
             unmap(base);
-            give_back(region);
+            give_back(made);
         } else {
             free_.drop(taken.segment);  // it could not be mapped, so it is empty, and may be too large to map ever
         }
         throw;
     }
-    use_large_pages(base, region);
+    use_large_pages(base, made);
     for (Allocation &part : parts) {
         const uint64_t offset = taken.offset + part.offset;
         part = part.bytes == 0 ? Allocation{}

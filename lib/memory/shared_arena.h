@@ -54,7 +54,7 @@ public:
 
     // For the owner only, from one thread at a time. Memory is aligned to 64 bytes and committed (ODC_ERROR_NO_MEMORY if that
     // fails).
-    // Allocates one zeroed region in parts that are freed one by one; a part of 0 bytes gets no memory.
+    // Allocates zeroed memory in parts that are freed one by one; a part of 0 bytes gets no memory.
     std::vector<Allocation> allocate(const std::vector<uint64_t> &sizes);
     // Returns pages without allocations to the system.
     void free(const Allocation &allocation);

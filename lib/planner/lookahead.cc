@@ -22,7 +22,7 @@ Samples costliest_first(Samples samples, const std::vector<double> &costs) {
     return samples;
 }
 
-// Exchanges among neighbouring minibatches. One after another becomes the host: that with the costliest sample left. It takes the
+// Exchanges among neighbouring minibatches. One after another becomes the receiver: that with the costliest sample left. It takes the
 // costliest samples of the others, the donors, for its own cheapest, until its cost fills every rank as long as its costliest
 // sample takes.
 class Exchange {
@@ -45,15 +45,15 @@ public:
     }
 
     void run() {
-        for (std::optional<size_t> host = next_host(); host; host = next_host()) {
-            minibatches_[*host].role = Role::Host;
-            while (take_one(*host)) {
+        for (std::optional<size_t> receiver = next_receiver(); receiver; receiver = next_receiver()) {
+            minibatches_[*receiver].role = Role::Receiver;
+            while (take_one(*receiver)) {
             }
         }
     }
 
 private:
-    enum class Role { Donor, Host };
+    enum class Role { Donor, Receiver };
 
     struct Minibatch {
         Samples &samples;  // costliest first but for the exchanged
@@ -70,25 +70,25 @@ private:
     }
 
     // None if no minibatch could take from another.
-    std::optional<size_t> next_host() const {
-        std::optional<size_t> host;
+    std::optional<size_t> next_receiver() const {
+        std::optional<size_t> receiver;
         size_t donors = 0;
         for (size_t i = 0; i < minibatches_.size(); ++i) {
             const Minibatch &one = minibatches_[i];
             if (one.role == Role::Donor && has_idle_ranks(one)) {
                 ++donors;
-                if (!host || cost(one, one.given) > cost(minibatches_[*host], minibatches_[*host].given)) {
-                    host = i;
+                if (!receiver || cost(one, one.given) > cost(minibatches_[*receiver], minibatches_[*receiver].given)) {
+                    receiver = i;
                 }
             }
         }
-        return donors < 2 ? std::nullopt : host;
+        return donors < 2 ? std::nullopt : receiver;
     }
 
     // Whether another exchange may follow.
     bool take_one(size_t at) {
-        Minibatch &host = minibatches_[at];
-        const std::optional<size_t> found = best_donor(host);
+        Minibatch &receiver = minibatches_[at];
+        const std::optional<size_t> found = best_donor(receiver);
         if (!found) {
             return false;
         }
@@ -99,18 +99,18 @@ private:
         limits_.moved -= 2;
         limits_.displacement -= 2 * distance;
         Minibatch &donor = minibatches_[*found];
-        const double more = cost(donor, donor.given) - cost(host, host.kept - 1);
-        std::swap(donor.samples[donor.given], host.samples[host.kept - 1]);
+        const double more = cost(donor, donor.given) - cost(receiver, receiver.kept - 1);
+        std::swap(donor.samples[donor.given], receiver.samples[receiver.kept - 1]);
         ++donor.given;
-        --host.kept;
+        --receiver.kept;
         donor.cost -= more;
-        host.cost += more;
-        return even(host.cost) < cost(host, host.given);
+        receiver.cost += more;
+        return even(receiver.cost) < cost(receiver, receiver.given);
     }
 
     // The donor that gains most, if that is enough.
-    std::optional<size_t> best_donor(const Minibatch &host) const {
-        if (host.given + 1 >= host.kept) {
+    std::optional<size_t> best_donor(const Minibatch &receiver) const {
+        if (receiver.given + 1 >= receiver.kept) {
             return std::nullopt;
         }
         std::optional<size_t> best;
@@ -119,10 +119,10 @@ private:
             for (size_t i = 0; i < minibatches_.size(); ++i) {
                 const Minibatch &donor = minibatches_[i];
                 if (donor.role != Role::Donor || !has_idle_ranks(donor) ||
-                    cost(donor, donor.given) <= cost(host, host.kept - 1) * (1 + kNegligible)) {
+                    cost(donor, donor.given) <= cost(receiver, receiver.kept - 1) * (1 + kNegligible)) {
                     continue;
                 }
-                const double gain = together ? gain_together(donor) : gain_of_one(host, donor);
+                const double gain = together ? gain_together(donor) : gain_of_one(receiver, donor);
                 if (!best || gain > most) {
                     best = i;
                     most = gain;
@@ -136,13 +136,13 @@ private:
         return std::nullopt;
     }
 
-    double gain_of_one(const Minibatch &host, const Minibatch &donor) const {
+    double gain_of_one(const Minibatch &receiver, const Minibatch &donor) const {
         const double given = cost(donor, donor.given);
-        const double more = given - cost(host, host.kept - 1);
-        const double longest = cost(host, host.given);
-        const double before = std::max(even(host.cost), longest) + std::max(even(donor.cost), given);
-        const double after =
-            std::max(even(host.cost + more), longest) + std::max(even(donor.cost - more), cost(donor, donor.given + 1));
+        const double more = given - cost(receiver, receiver.kept - 1);
+        const double longest = cost(receiver, receiver.given);
+        const double before = std::max(even(receiver.cost), longest) + std::max(even(donor.cost), given);
+        const double after = std::max(even(receiver.cost + more), longest) +
+                             std::max(even(donor.cost - more), cost(donor, donor.given + 1));
         return before - after;
     }
 

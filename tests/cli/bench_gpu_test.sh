@@ -54,6 +54,15 @@ for type in f32 f64 bf16 f16; do
     json '"on the owners'\'' GPUs" in j["owner"] and "nccl_ratio" not in j'
 done
 
+# Exact sums, beside the default ones.
+for type in f32 bf16 f16; do
+    measures 2 scatter-add --sum exact --ranks 3 --bytes 65544 --type $type --pairs 3
+    json "$race and j['sum'] == 'exact' and j['repeats'] < 4096 // 3"
+    json 'all(ordered(name + "_ratio") and j[name + "_gbps"] > 0 for name in ("plain", "owner", "default"))'
+done
+measures 2 scatter-add --sum exact --ranks 3 --bytes 64KiB --active one --pairs 1
+json "$race and ordered('default_ratio')"
+
 # One active rank, all on one GPU: the limit is one copy.
 measures 1 gather --ranks 3 --bytes 64KiB --active one --pairs 2
 json "$race and j['active'] == 'one' and j['limit'] == 'cuMemcpyAsync from device to device'"
@@ -96,6 +105,9 @@ out=${out#*] }
 json "$race and [(g['device'], g['ranks']) for g in j['gpus']] == [('cuda:1', [0, 1])]"
 
 # The text output.
+bench scatter-add --sum exact --bytes 64KiB --pairs 2 --sample-ms 2
+contains "$out" "64 KiB f32, exact sums, 2 ranks"
+contains "$out" "default sums"
 bench scatter-add --bytes 64KiB --pairs 2 --active one --sample-ms 2
 for text in "2 ranks of which rank 0 is active, 2 pairs of " "rank 1 on cuda:1 (Fake GPU 1)" "rank 0 to rank 1: cuda: " \
     "verdict: not resolved: " " of the limit" "  against itself " "plain a += b" "the owner adds" " of the plain a += b" \
@@ -105,6 +117,8 @@ done
 
 # NCCL for comparison, where each rank has its own GPU.
 drivers=$drivers:$nccl
+measures 3 scatter-add --sum exact --ranks 3 --bytes 65544 --pairs 2 --peer nccl
+json "$race and ordered('nccl_ratio') and ordered('default_ratio')"
 for what in "gather f32" "scatter-add f32" "scatter-add f64" "scatter-add bf16" "scatter-add f16"; do
     measures 3 "${what% *}" --ranks 3 --bytes 65544 --type "${what#* }" --pairs 2 --peer nccl
     json "$race and ordered('nccl_ratio') and j['nccl_gbps'] > 0 and j['nccl_version'] == '2.28.3'"
@@ -147,6 +161,7 @@ contains "$err" "cuda:7 does not exist: this process sees 2 GPUs"
 refuses 2 "--active one and --peer nccl exclude each other" gather --active one --peer nccl
 refuses 2 "a sync is of all ranks" sync --active one
 refuses 2 "--transport is for --memory host" gather --transport shm
+refuses 2 "--sum exact is for scatter-add of f32, bf16 and f16" sync --sum exact
 refuses 2 "is not a multiple of 8" gather --bytes 12 --type f64
 expect 2 "$ODC" bench gather --active one
 contains "$err" "--active is for --memory cuda"

@@ -150,6 +150,12 @@ same "$(printf '%s\n' "$out" | sort)" "$(printf '[0] 0/3/%s\n[1] 1/3/%s\n[2] 2/3
 expect 0 "$odc" run -n 1 -- sh -c 'echo "$ODC_JOB"'
 [ "$out" != "[0] $job" ] || fail "two jobs have one name"
 # torch.distributed's variables: the place is always odc run's, where to meet the user's if given.
+expect 0 env -u OMP_NUM_THREADS "$odc" run -n 2 -- sh -c 'echo "$OMP_NUM_THREADS"'
+same "$(sort <<<"$out")" "$(printf '[0] 1\n[1] 1')"
+expect 0 env -u OMP_NUM_THREADS "$odc" run -n 1 -- sh -c 'echo "${OMP_NUM_THREADS-unset}"'
+same "$out" "[0] unset"
+expect 0 env OMP_NUM_THREADS=3 "$odc" run -n 2 -- sh -c 'echo "$OMP_NUM_THREADS"'
+same "$(sort <<<"$out")" "$(printf '[0] 3\n[1] 3')"
 show='echo "$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT"'
 expect 0 env -u RANK -u MASTER_ADDR -u MASTER_PORT WORLD_SIZE=9 LOCAL_RANK=7 "$odc" run -n 2 -- sh -c "$show"
 port=$(sed -n 's/^\[0\] .*://p' <<<"$out")
@@ -213,7 +219,9 @@ timeout 30 "$odc" run -n 2 -- yes 2>"$work/err" | head -n 1 >"$work/out"
 same "$(cat "$work/status")" 7
 
 # ---- odc run: failures ----
-expect 7 "$odc" run -n 3 -- sh -c '[ $ODC_RANK = 1 ] && exit 7; sleep 0.5; exit 9'
+# The others end when rank 1 has been waited for.
+expect 7 "$odc" run -n 3 -- sh -c '[ $ODC_RANK != 1 ] || { echo $$ >"$0"; exit 7; }
+    until [ -s "$0" ] && ! kill -0 "$(cat "$0")" 2>/dev/null; do sleep 0.05; done; exit 9' "$work/first"
 contains "$err" "rank 1 exited with status 7"
 expect 137 "$odc" run -n 2 -- sh -c '[ $ODC_RANK = 1 ] && kill -KILL $$; sleep 0.3'
 contains "$err" "rank 1 was killed by signal 9"
@@ -224,7 +232,7 @@ expect 1 "$odc" run -n 5 -- sh -c '[ $ODC_RANK = 1 ] || { echo mine >&2; exit 1;
 [[ $(grep '^odc' <<<"$err") =~ ^"odc: ranks 0, 2-4 exited with status 1, rank "[0234]" first"$ ]] || fail "four of five: $err"
 same "$(grep -c '\] mine$' <<<"$err")" 4
 # The others have 2 s to report errors...
-expect 1 "$odc" run -n 2 -- sh -c '[ $ODC_RANK = 1 ] && exit 1; sleep 1; echo "I saw it"'
+expect 1 "$odc" run -n 2 -- sh -c '[ $ODC_RANK = 1 ] && exit 1; sleep 0.5; echo "I saw it"'
 contains "$out" "[0] I saw it"
 # ... then SIGTERM ...
 begin=$(now_ms)

@@ -121,7 +121,15 @@ static void syncs_late(odc_context *context, void *arg) {
     for (int round = 1; round <= ROUNDS; ++round) {
         CHECK_OK(odc_publish(t.shard, NULL));
         be_late(context, waiting, round);
+        uint64_t before[3];
+        for (int rank = 0; rank < 3; ++rank) {
+            before[rank] = peer_stats_of(context, rank).sync_last;
+        }
         CHECK_OK(odc_minibatch_sync(context));
+        for (int rank = 0; rank < 3; ++rank) {
+            const uint64_t more = rank == (int)stats_of(context).sync_last_rank;
+            CHECK_EQUAL(peer_stats_of(context, rank).sync_last, before[rank] + more);
+        }
     }
     odc_stats stats = stats_of(context);
     for (int rank = 0; rank < 3; ++rank) {

@@ -175,7 +175,7 @@ static void meet_or_die(int rank, int size, const char *job, void *arg) {
     config.timeout_ms = 3000;
     if (rank == what->victim) {
         set_flag(&what->victim_pid, getpid());
-        sleep_ms(3); /* the others are waiting by now */
+        sleep_ms(3); /* so that the others are often there before it */
         die_soon(what);
         odc_init(&config, &context);
         for (;;) {

@@ -125,7 +125,7 @@ static void a_death_ends_sync(void **state) {
 
 static void a_death_with_work_in_flight_faults_nobody(void **state) {
     (void)state;
-    kill_at(__func__, ANYWHERE, several_hosts() ? 4 : 15);
+    kill_at(__func__, ANYWHERE, several_hosts() || gpu_is_real() ? 4 : 15); /* CUDA begins in seconds */
 }
 
 /* ---- Ends in odc_init, during the P2P self-test ---- */

@@ -221,6 +221,10 @@ def bars(setting: Setting) -> Iterator[Command]:
     for kind in TYPES:
         name = f"scatter-add {kind} 256 MiB"
         yield bench(setting, name, "of the same kernel on own memory", "scatter-add", "--type", kind, *one, ranks=2)
+    for kind in ("f32", "bf16"):
+        name = f"exact scatter-add {kind} 256 MiB"
+        exact = ("--type", kind, "--sum", "exact")
+        yield bench(setting, name, "of the same kernel on own memory", "scatter-add", *exact, *one, ranks=2)
     for operation in ("gather", "scatter-add"):
         yield bench(setting, f"host time of {operation}, 8 peers", "host time", operation, *one, ranks=9)
     for size in (2, 8):

@@ -14,9 +14,8 @@ from ctypes import byref, c_int, c_size_t, c_uint64
 from pathlib import Path
 from typing import Any
 
-from cuda_api import MULTIPROCESSORS, CudaError, Driver, Gpu
-
 import libodc
+from cuda_api import MULTIPROCESSORS, CudaError, Driver, Gpu
 
 NUMEL = 64 << 20  # f32
 THREADS = 1024

@@ -436,10 +436,15 @@ int gpu_capture_mode(void) {
 
 /* ---- Only with fake_cuda ---- */
 
-void needs_fake_cuda(const char *why) {
+int gpu_is_real(void) {
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
-    if (library == NULL || dlsym(library, "fake_cuda_live") == NULL) {
-        printf("skipped, %s: %s\n", library == NULL ? "there is no driver" : "the GPU is real", why);
+    return library != NULL && dlsym(library, "fake_cuda_live") == NULL;
+}
+
+void needs_fake_cuda(const char *why) {
+    const int real = gpu_is_real();
+    if (real || dlopen("libcuda.so.1", RTLD_NOW) == NULL) {
+        printf("skipped, %s: %s\n", real ? "the GPU is real" : "there is no driver", why);
         skip();
     }
 }

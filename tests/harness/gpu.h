@@ -61,6 +61,8 @@ int gpu_capture_mode(void);
 
 /* ---- Only with fake_cuda ---- */
 
+/* Whether there is a driver that is not fake_cuda. */
+int gpu_is_real(void);
 /* Skips the test and says why where the GPU is real. */
 void needs_fake_cuda(const char *why);
 /* The same for a process that has chosen its GPU, so that the test can continue otherwise. */

@@ -25,7 +25,7 @@ diff <(form "$work/shown") <(form "$work/printed") || { echo "docs/command.md do
 # For a link to a heading: the file must have a heading with the anchor's words.
 cd "$ODC_SOURCE_DIR" || exit 1
 broken=0
-for page in README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md lib/README.md docs/*.md bindings/*/*.md; do
+for page in $(find . -name '*.md' -not -path './build*' -not -path './report/*' -not -path '*/target/*' -not -path '*/.*'); do
     while read -r link; do
         case $link in http*) continue ;; esac
         file=${link%%#*}

@@ -175,9 +175,9 @@ void long_texts_and_lists_come_out_whole(void **) {
     assert_true(arrived.values.values[kMaxValues - 1] == 0.5 * (kMaxValues - 1));
     stream = encode(samples()[1]);
     rest = stream;
-    const auto post = std::get<RegisteredMessage>(*decode(&rest, kSize));
-    assert_true(post.ranks == (std::vector<int32_t>{4, 0, 1, 2, 3}));
-    assert_true(post.slices.back() == uint64_t(-1) && post.name.size() == 255 && post.key == 6);
+    const auto registered = std::get<RegisteredMessage>(*decode(&rest, kSize));
+    assert_true(registered.ranks == (std::vector<int32_t>{4, 0, 1, 2, 3}));
+    assert_true(registered.slices.back() == uint64_t(-1) && registered.name.size() == 255 && registered.key == 6);
 }
 
 void an_incomplete_message_is_waited_for(void **) {

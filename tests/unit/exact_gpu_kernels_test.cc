@@ -42,10 +42,7 @@ public:
     size_t numel() const { return numel_; }
     long long *sums() { return words_.data(); }
     ExactTotals *totals() { return reinterpret_cast<ExactTotals *>(words_.data() + numel_); }
-    bool is_not_finite(size_t i) {
-        const odc::NotFiniteBit place(totals(), sums() + i);
-        return (*place.word & place.bit) != 0;
-    }
+    bool is_not_finite(size_t i) { return odc::NotFiniteBit(totals(), sums() + i).is_set(); }
     bool is_guarded() const { return words_.back() == kGuard; }
 
     void add(const char *kernel, const void *from, size_t first, size_t count, double scale, uint64_t additions) {
@@ -123,6 +120,46 @@ void additions_are_those_of_host_memory(void **) {
         for (const int exponent : kExponents) {
             check_additions(type, exponent, random);
         }
+    }
+}
+
+// As a GPU of one thread at a time, where each is a warp.
+struct CountedAtomics {
+    using Number = unsigned long long;
+    static void add(Number *to, Number value) {
+        ++additions;
+        *to += value;
+    }
+    static void add_of_warp(Number *to, unsigned count) {
+        ++of_warps;
+        *to += count;
+    }
+    static void set(unsigned *word, unsigned bits) { *word |= bits; }
+
+    static inline size_t additions = 0;
+    static inline size_t of_warps = 0;
+};
+
+// A gradient that is NaN or clamped from end to end must not make one reduction an element on one word.
+void a_warp_adds_once_what_it_has_counted(void **) {
+    constexpr size_t kNumel = 60000;
+    constexpr unsigned kThreads = 64;
+    constexpr size_t kAdded[] = {0, kNumel};
+    for (const size_t added : kAdded) {
+        const std::vector<float> from(kNumel, added == 0 ? NAN : 2048.0F);
+        Slice slice(kNumel);
+        ExactAddends one{};
+        one.addends[0] = {{from.data(), slice.sums(), kNumel}, slice.totals(), 1};
+        one.count = 1;
+        one.scale = std::ldexp(1.0, odc::kExactBits - 10);
+        CountedAtomics::additions = CountedAtomics::of_warps = 0;
+        for (unsigned thread = 0; thread < kThreads; ++thread) {
+            odc::add_exactly<float, CountedAtomics>(one, 0, 1, thread, kThreads);
+        }
+        assert_int_equal(slice.totals()->clamped, added);
+        assert_int_equal(slice.totals()->not_finite, kNumel - added);
+        assert_int_equal(CountedAtomics::additions, added + 1);  // of sums, and of the number of additions
+        assert_int_equal(CountedAtomics::of_warps, 2 * kThreads);
     }
 }
 
@@ -216,9 +253,8 @@ void all_kernels_are_in_the_ptx(void **) {
 
 int main() {
     const CMUnitTest tests[] = {
-        cmocka_unit_test(additions_are_those_of_host_memory),
-        cmocka_unit_test(sums_of_host_memory_are_added),
-        cmocka_unit_test(f32_in_place_is_that_of_host_memory),
+        cmocka_unit_test(additions_are_those_of_host_memory), cmocka_unit_test(a_warp_adds_once_what_it_has_counted),
+        cmocka_unit_test(sums_of_host_memory_are_added),      cmocka_unit_test(f32_in_place_is_that_of_host_memory),
         cmocka_unit_test(all_kernels_are_in_the_ptx),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -292,8 +292,8 @@ void check_transport(const std::string &asked, const std::string &name) {
 
 void check_combination(const BenchOptions &options) {
     const auto refuse = [](const std::string &text) { throw Exit{2, text}; };
-    if (options.exact() && (options.operation != "scatter-add" || options.on_gpus() || options.type == "f64")) {
-        refuse("--sum exact is for scatter-add of f32, bf16 and f16 in host memory");
+    if (options.exact() && (options.operation != "scatter-add" || options.type == "f64")) {
+        refuse("--sum exact is for scatter-add of f32, bf16 and f16");
     }
     if (options.operation == "claim" && (options.on_gpus() || options.bytes != 0)) {
         refuse(fmt::format("a claim moves no bytes: leave {} out", options.bytes != 0 ? "--bytes" : "--memory cuda"));

@@ -47,6 +47,8 @@ struct Bench {
 
     bool is_active() const { return !options.one_active() || group.rank() == 0; }
     int adders() const { return options.one_active() ? 1 : group.size(); }
+    Sums sums() const { return options.exact() ? Sums::Exact : Sums::Default; }
+    uint64_t most() const { return most_additions(adders(), sums()); }
 };
 
 // The GPU of ODC_DEVICE, which libodc has checked, or this rank's turn.
@@ -101,7 +103,9 @@ uint64_t needed_bytes(const BenchOptions &options, uint64_t ranks, size_t rank) 
     const uint64_t tensor = options.bytes;
     const odc_type type = options.element_type();
     const uint64_t sums = tensor / element_bytes(type) * element_bytes(accumulator_of(type));
-    const uint64_t slice = (options.operation == "gather" ? tensor : sums) / ranks;
+    // Of libodc: exact ones take a bit an element besides, and the default ones are measured, too.
+    const uint64_t own = options.exact() ? tensor / element_bytes(type) * (sizeof(int64_t) + 1) : sums;
+    const uint64_t slice = (options.operation == "gather" ? tensor : options.exact() ? own + sums : sums) / ranks;
     if (options.one_active() && rank != 0) {
         return slice;
     }
@@ -109,7 +113,7 @@ uint64_t needed_bytes(const BenchOptions &options, uint64_t ranks, size_t rank) 
         return slice + tensor;
     }
     const uint64_t peer = options.peer.empty() ? 0 : tensor + tensor / ranks;
-    const uint64_t limits = options.operation == "gather" ? tensor : 3 * sums + 2 * OwnerAddition::kPieceBytes;
+    const uint64_t limits = options.operation == "gather" ? tensor : own + 2 * sums + 2 * OwnerAddition::kPieceBytes;
     return slice + peer + tensor + limits;
 }
 
@@ -160,8 +164,7 @@ std::vector<double> host_usec(const Bench &bench, const Contestant &contestant) 
     bench.group.barrier();
     contestant.operate();
     contestant.synchronize();
-    const uint64_t calls = std::min(kCallsAtOnce * static_cast<uint64_t>(bench.options.pairs),
-                                    most_additions(bench.adders(), Sums::Default));
+    const uint64_t calls = std::min(kCallsAtOnce * static_cast<uint64_t>(bench.options.pairs), bench.most());
     for (uint64_t i = 0; i < calls; ++i) {
         const int64_t begin_ns = now_ns();
         contestant.operate();
@@ -183,8 +186,8 @@ void add_host_time(Json &json, const Bench &bench, const Contestant &contestant)
 
 RaceResult run_race(const Bench &bench, const Contestant &odc, const Contestant &limit,
                     const std::vector<Contestant> &others) {
-    const uint64_t repeats = choose_repeats(bench.group, limit, kMargin * bench.options.sample_seconds(), 2,
-                                            most_additions(bench.adders(), Sums::Default));
+    const uint64_t repeats =
+        choose_repeats(bench.group, limit, kMargin * bench.options.sample_seconds(), 2, bench.most());
     return race(bench.group, odc, limit, others, bench.options.pairs, repeats);
 }
 
@@ -231,7 +234,7 @@ void bench_gather(const Bench &bench, Json &json) {
     peer.join(others, &Nccl::gather, layout);
     const Contestant odc = gather.contestant(active ? &active->tensor : nullptr);
     const RaceResult result = run_race(bench, odc, active ? active->plain.contestant() : parked(), others);
-    add_race(json, bench.options, result, active ? active->plain.words() : "");
+    add_race(json, bench.options, result, active ? active->plain.text() : "");
     peer.report(json, bench.options, result);
     add_host_time(json, bench, odc);
 }
@@ -248,7 +251,7 @@ struct ActiveAdder {
     ActiveAdder(const Bench &bench, const Layout &layout, GpuTeam &team)
         : own_layout(1, layout.bytes(), layout.type()),
           alone(join_alone(fmt::format("bench alone {}", bench.group.rank()).c_str(), bench.gpu.device().c_str())),
-          tensor(bench.gpu, layout), own(alone.get(), bench.gpu, own_layout, 1), plain(tensor) {
+          tensor(bench.gpu, layout), own(alone.get(), bench.gpu, own_layout, 1, bench.sums()), plain(tensor) {
         if (OwnerAddition::why_not(team, layout).empty()) {
             owner.emplace(team, tensor);
         }
@@ -258,7 +261,11 @@ struct ActiveAdder {
 void bench_add(const Bench &bench, Json &json) {
     const Layout layout(bench.group.size(), bench.options.bytes, bench.options.element_type());
     GpuTeam team = team_of(bench);
-    GpuAddition addition(bench.context, bench.gpu, layout, bench.adders());
+    GpuAddition addition(bench.context, bench.gpu, layout, bench.adders(), bench.sums());
+    std::optional<GpuAddition> plain;
+    if (bench.options.exact()) {
+        plain.emplace(bench.context, bench.gpu, layout, bench.adders(), Sums::Default);
+    }
     std::optional<ActiveAdder> active;
     if (bench.is_active()) {
         active.emplace(bench, layout, team);
@@ -266,16 +273,23 @@ void bench_add(const Bench &bench, Json &json) {
     Peer peer(bench);
     std::vector<Contestant> others = {active ? active->plain.contestant() : parked(),
                                       active && active->owner ? active->owner->contestant() : parked()};
+    const GpuTensor *const tensor = active ? &active->tensor : nullptr;
+    if (plain) {
+        others.push_back(plain->contestant(tensor));
+    }
     peer.join(others, &Nccl::addition, layout);
-    const Contestant odc = addition.contestant(active ? &active->tensor : nullptr);
-    const RaceResult result = run_race(bench, odc, active ? active->own.contestant(&active->tensor) : parked(), others);
+    const Contestant odc = addition.contestant(tensor);
+    const RaceResult result = run_race(bench, odc, active ? active->own.contestant(tensor) : parked(), others);
     add_race(json, bench.options, result, "libodc's kernel on own memory, a job of one rank");
     add_other(json, bench.options, "plain", "the plain a += b", result, 0);
     if (active && active->owner) {
         add_other(json, bench.options, "owner", "the owner's additions", result, 1);
-        json["owner"] = active->owner->words();
+        json["owner"] = active->owner->text();
     } else {
         json["owner_why_not"] = OwnerAddition::why_not(team, layout);
+    }
+    if (plain) {
+        add_other(json, bench.options, "default", "the default sums", result, 2);
     }
     peer.report(json, bench.options, result);
     add_host_time(json, bench, odc);
@@ -284,7 +298,7 @@ void bench_add(const Bench &bench, Json &json) {
 void bench_sync(const Bench &bench, Json &json) {
     const Layout layout(bench.group.size(), bench.options.bytes, bench.options.element_type());
     const GpuTensor tensor(bench.gpu, layout);
-    GpuAddition addition(bench.context, bench.gpu, layout, bench.adders());
+    GpuAddition addition(bench.context, bench.gpu, layout, bench.adders(), bench.sums());
     const Contestant odc = {[add = addition.contestant(&tensor)] {
                                 add.prepare();
                                 add.operate();

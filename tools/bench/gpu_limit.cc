@@ -88,7 +88,7 @@ Contestant PlainCopy::contestant() const {
             [this] { tensor_.check("the bytes of the plain copy"); }, [this] { tensor_.gpu().synchronize(); }};
 }
 
-std::string PlainCopy::words() const {
+std::string PlainCopy::text() const {
     const auto pinned =
         std::count_if(sources_.begin(), sources_.end(), [](const Source &one) { return one.pinned != nullptr; });
     const auto others = std::count_if(sources_.begin(), sources_.end(), [this](const Source &one) {
@@ -196,7 +196,7 @@ Contestant OwnerAddition::contestant() {
             [this] { synchronize(); }};
 }
 
-std::string OwnerAddition::words() const {
+std::string OwnerAddition::text() const {
     const bool local = std::all_of(owners_.begin(), owners_.end(),
                                    [this](const Owner &one) { return one.part.gpu == &tensor_.gpu(); });
     return fmt::format("in pieces of at most {} MiB copied to staging {} and added there by the plain kernel",

@@ -45,7 +45,7 @@ class PlainCopy {
 public:
     PlainCopy(GpuTeam &team, const GpuTensor &tensor);
     Contestant contestant() const;
-    std::string words() const;
+    std::string text() const;
 
 private:
     struct Source {
@@ -80,7 +80,7 @@ public:
 
     OwnerAddition(GpuTeam &team, const GpuTensor &tensor);
     Contestant contestant();
-    std::string words() const;
+    std::string text() const;
 
 private:
     struct Owner {

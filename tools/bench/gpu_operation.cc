@@ -86,9 +86,9 @@ Contestant GpuGather::contestant(const GpuTensor *tensor) const {
 
 // ---- GpuAddition ----
 
-GpuAddition::GpuAddition(odc_context *context, const Gpu &gpu, const Layout &layout, int adders)
+GpuAddition::GpuAddition(odc_context *context, const Gpu &gpu, const Layout &layout, int adders, Sums sums)
     : context_(context), gpu_(gpu), layout_(layout), adders_(static_cast<uint64_t>(adders)),
-      shard_(register_tensor(context, layout, &odc_shard_desc::gradient_type, ODC_GPU_MEMORY)) {}
+      shard_(register_tensor(context, layout, &odc_shard_desc::gradient_type, ODC_GPU_MEMORY, sums)) {}
 
 void GpuAddition::check_slice() const {
     const int rank = odc_rank(context_);

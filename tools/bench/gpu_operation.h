@@ -54,7 +54,7 @@ private:
 // `adders` ranks have a tensor. Must not outlive the layout.
 class GpuAddition {
 public:
-    GpuAddition(odc_context *context, const Gpu &gpu, const Layout &layout, int adders);
+    GpuAddition(odc_context *context, const Gpu &gpu, const Layout &layout, int adders, Sums sums);
     Contestant contestant(const GpuTensor *tensor);
     // After sync: checks this rank's sums.
     void check_slice() const;

@@ -34,7 +34,7 @@ struct Library {
     int (*all_gather)(const void *from, void *to, size_t count, int type, void *communicator, void *stream);
     int (*reduce_scatter)(const void *from, void *to, size_t count, int type, int operation, void *communicator,
                           void *stream);
-    const char *(*words)(int result);
+    const char *(*error_text)(int result);
 };
 
 template <class Pointer>
@@ -50,10 +50,10 @@ Library load() {
     const std::string file = given != nullptr && *given != '\0' ? given : "libnccl.so.2";
     void *opened = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (opened == nullptr) {
-        const char *words = dlerror();
+        const char *why = dlerror();
         throw Exit{1, fmt::format("--peer nccl: {}; NCCL is optional: install libnccl2, or the wheel nvidia-nccl-cu13 "
                                   "and let ODC_NCCL name its nvidia/nccl/lib/libnccl.so.2",
-                                  words != nullptr ? words : file + " cannot be loaded")};
+                                  why != nullptr ? why : file + " cannot be loaded")};
     }
     Library library{};
     get(opened, "ncclGetVersion", library.get_version);
@@ -62,7 +62,7 @@ Library load() {
     get(opened, "ncclCommDestroy", library.leave);
     get(opened, "ncclAllGather", library.all_gather);
     get(opened, "ncclReduceScatter", library.reduce_scatter);
-    get(opened, "ncclGetErrorString", library.words);
+    get(opened, "ncclGetErrorString", library.error_text);
     return library;
 }
 
@@ -73,7 +73,7 @@ const Library &nccl() {
 
 void check_result(int result, const char *call) {
     if (result != 0) {
-        throw Exit{1, fmt::format("{} failed: {}", call, nccl().words(result))};
+        throw Exit{1, fmt::format("{} failed: {}", call, nccl().error_text(result))};
     }
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 double gbps(const BenchOptions &options, double seconds) { return static_cast<double>(options.bytes) * 1e-9 / seconds; }
 
-std::string in_words(uint64_t bytes) {
+std::string amount_text(uint64_t bytes) {
     if (bytes % (1 << 20) == 0) {
         return fmt::format("{} MiB", bytes >> 20);
     }
@@ -41,8 +41,8 @@ void print_verdict(const Json &json) {
     fmt::print("\n");
 }
 
-void print_rate(const std::string &title, double rate, const std::string &words = "") {
-    fmt::print("{:<22}{:>8.2f} GB/s per rank{}\n", title, rate, words);
+void print_rate(const std::string &title, double rate, const std::string &text = "") {
+    fmt::print("{:<22}{:>8.2f} GB/s per rank{}\n", title, rate, text);
 }
 
 void print_ratio(const Json &json, const std::string &title, const std::string &key) {
@@ -50,9 +50,9 @@ void print_ratio(const Json &json, const std::string &title, const std::string &
                json[key + "_high"].get<double>());
 }
 
-void print_usec(const Json &json, const std::string &title, const std::string &key, const std::string &words = "") {
+void print_usec(const Json &json, const std::string &title, const std::string &key, const std::string &text = "") {
     fmt::print("{:<22}{:>8.2f} us ({:.2f} to {:.2f}){}\n", title, json[key].get<double>(),
-               json[key + "_low"].get<double>(), json[key + "_high"].get<double>(), words);
+               json[key + "_low"].get<double>(), json[key + "_high"].get<double>(), text);
 }
 
 void print_disturbance(const Json &json) {
@@ -65,9 +65,9 @@ void print_disturbance(const Json &json) {
 }
 
 // The other contestants. Whether their ratios are resolved is in the first verdict.
-void print_other(const Json &json, const std::string &title, const std::string &key, const std::string &words) {
+void print_other(const Json &json, const std::string &title, const std::string &key, const std::string &text) {
     if (json.contains(key + "_gbps")) {
-        print_rate(title, json[key + "_gbps"].get<double>(), words);
+        print_rate(title, json[key + "_gbps"].get<double>(), text);
         fmt::print("  libodc reached {:.3f} ({:.3f} to {:.3f}) of {}\n", json[key + "_ratio"].get<double>(),
                    json[key + "_ratio_low"].get<double>(), json[key + "_ratio_high"].get<double>(),
                    json[key + "_name"].get<std::string>());
@@ -139,7 +139,7 @@ void print_head(const BenchOptions &options, const Json &json) {
     const std::string tensor =
         options.operation == "claim"
             ? ""
-            : fmt::format("{} {}{}, ", in_words(options.bytes), options.type, options.exact() ? ", exact sums" : "");
+            : fmt::format("{} {}{}, ", amount_text(options.bytes), options.type, options.exact() ? ", exact sums" : "");
     fmt::print("odc bench {}: {}{} ranks{}, {} {}", options.operation, tensor, json["ranks"].get<int>(),
                options.one_active() ? " of which rank 0 is active" : "", options.pairs, timings ? "timings" : "pairs");
     if (json.contains("repeats")) {
@@ -210,13 +210,13 @@ void add_sync(Json &json, const BenchOptions &options, const SyncResult &result)
     add_verdict(json, result.disturbance, bar, sync_verdict(options, result.usec, bar, result.disturbance));
 }
 
-void add_other(Json &json, const BenchOptions &options, const std::string &name, const std::string &words,
+void add_other(Json &json, const BenchOptions &options, const std::string &name, const std::string &text,
                const RaceResult &result, size_t other) {
     const RaceResult::Other &one = result.others[other];
     json[name + "_gbps"] = gbps(options, one.seconds.median);
     add_interval(json, name + "_ratio", one.ratio);
-    json[name + "_name"] = words;
-    json[name + "_verdict"] = ratio_verdict(options, one.ratio, words, std::nullopt, result.disturbance);
+    json[name + "_name"] = text;
+    json[name + "_verdict"] = ratio_verdict(options, one.ratio, text, std::nullopt, result.disturbance);
 }
 
 void add_network(Json &json, const BenchOptions &options, const std::vector<Route> &routes, const Layout &layout,

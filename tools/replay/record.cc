@@ -15,8 +15,8 @@ std::vector<std::vector<uint8_t>> collect_bytes(odc_context *context, const std:
     check(odc_all_reduce(context, &longest, 1, ODC_MAX));
     const auto size = static_cast<uint64_t>(odc_size(context));
     const uint64_t length_bytes = sizeof(uint64_t);
-    const uint64_t slot = length_bytes + static_cast<uint64_t>(longest);
-    const std::vector<uint64_t> slices(size, slot);
+    const uint64_t stride = length_bytes + static_cast<uint64_t>(longest);
+    const std::vector<uint64_t> slices(size, stride);
     std::vector<int32_t> ranks(size);
     for (uint64_t rank = 0; rank < size; ++rank) {
         ranks[rank] = static_cast<int32_t>(rank);
@@ -24,7 +24,7 @@ std::vector<std::vector<uint8_t>> collect_bytes(odc_context *context, const std:
     odc_shard_desc desc{};
     desc.struct_size = sizeof desc;
     desc.name = name.c_str();
-    desc.numel = size * slot;
+    desc.numel = size * stride;
     desc.parameter_type = ODC_BYTES;
     desc.ranks = ranks.data();
     desc.slices = slices.data();
@@ -43,7 +43,7 @@ std::vector<std::vector<uint8_t>> collect_bytes(odc_context *context, const std:
         std::vector<uint8_t> full(desc.numel);
         check(odc_gather(shard, full.data(), full.size(), nullptr));
         for (uint64_t rank = 0; rank < size; ++rank) {
-            const uint8_t *part = full.data() + rank * slot;
+            const uint8_t *part = full.data() + rank * stride;
             uint64_t bytes = 0;
             std::memcpy(&bytes, part, sizeof bytes);
             all.emplace_back(part + length_bytes, part + length_bytes + bytes);

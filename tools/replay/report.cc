@@ -14,6 +14,7 @@ namespace odc_tool {
 namespace {
 
 constexpr double kNs = 1e-9;
+constexpr size_t kLeastPairs = 3;
 constexpr double kNearIdeal = 0.85;  // below it the emulation, not the schedule, is what is measured
 
 RankTotals sum_of(const std::vector<RankTotals> &totals) {
@@ -75,6 +76,12 @@ ArmReport make_arm_report(const Workload &workload, const RunRecords &records, s
     return report;
 }
 
+// A window's minibatches have the same samples in both orders.
+size_t window_count(const ReplaySettings &settings, const Workload &workload) {
+    const auto window = static_cast<size_t>(settings.lookahead);
+    return (workload.count() + window - 1) / window;
+}
+
 }  // namespace
 
 int64_t longest(const RunRecords &records, size_t run) {
@@ -103,9 +110,8 @@ std::vector<ArmReport> make_arm_reports(const Workload &workload, const RunRecor
 MedianInterval speedup_over(const Arm &arm, const ReplaySettings &settings, const Workload &workload,
                             const RunRecords &records) {
     const std::vector<Run> runs = run_order(workload);
-    const auto window =
-        static_cast<size_t>(settings.lookahead);  // whose minibatches have the same samples in both orders
-    const size_t windows = (workload.count() + window - 1) / window;
+    const auto window = static_cast<size_t>(settings.lookahead);
+    const size_t windows = window_count(settings, workload);
     std::vector<double> base(windows);
     std::vector<double> best(windows);
     for (size_t run = 0; run < runs.size(); ++run) {
@@ -124,39 +130,74 @@ MedianInterval speedup_over(const Arm &arm, const ReplaySettings &settings, cons
     return median_interval(speedups);
 }
 
-std::string verdict(const Report &report) {
-    const Gain &gain = report.gain;
-    std::vector<std::pair<Arm, MedianInterval>> over{{kBaseline, gain.speedup},
-                                                     {kBestCollective, gain.speedup_over_sorted_rows}};
-    if (report.settings.lookahead > 1) {
-        over.emplace_back(report.workload.best_collective(), gain.speedup_over_same_order);
+namespace {
+
+std::string idle_text(const Report &report) {
+    return fmt::format("idle {:.0f} % -> {:.0f} %", report_of(report.arms, kBaseline).idle * 100,
+                       report.arms.back().idle * 100);
+}
+
+using Speedups = std::vector<std::pair<Arm, MedianInterval>>;  // of the last arm over these
+
+// Why they say nothing of schedules; none: they do.
+std::optional<std::string> doubt(const Report &report, const Speedups &speedups) {
+    if (const auto why = not_resolved(report.gain.others)) {
+        return why;
     }
-    if (report.settings.claim > 0) {
-        over.emplace_back(report.workload.without_claims(), gain.speedup_over_static);
+    if (const size_t pairs = window_count(report.settings, report.workload); pairs < kLeastPairs) {
+        return fmt::format("not resolved: {} pairs are the least, and --minibatches and --lookahead leave {}",
+                           kLeastPairs, pairs);
     }
-    const ArmReport &best = report.arms.back();
-    std::vector<ArmReport> compared{best};
-    std::string speedups;
-    for (const auto &[arm, speedup] : over) {
-        speedups += fmt::format("{}{:.2f}x ({:.2f} to {:.2f}) over {}", speedups.empty() ? "" : ", ", speedup.median,
-                                speedup.low, speedup.high, arm_name(arm));
-        compared.push_back(report_of(report.arms, arm));
+    std::vector<ArmReport> all{report.arms.back()};
+    for (const auto &[arm, speedup] : speedups) {
+        all.push_back(report_of(report.arms, arm));
     }
-    if (const auto why = not_resolved(gain.others)) {
-        return fmt::format("verdict: {}; measured beside them: {}", *why, speedups);
-    }
-    for (const ArmReport &arm : compared) {
+    for (const ArmReport &arm : all) {
         if (arm.share_of_ideal() < kNearIdeal) {
             return fmt::format(
-                "verdict: not resolved: {} reached {:.0f} % of its own ideal, as these processors are too "
-                "few or too slow for {} emulated ranks; measured: {}",
-                arm_name(arm.arm), arm.share_of_ideal() * 100, report.totals.size(), speedups);
+                "not resolved: {} reached {:.0f} % of its own ideal, as these processors are too few or too slow for {} "
+                "emulated ranks",
+                arm_name(arm.arm), arm.share_of_ideal() * 100, report.totals.size());
         }
     }
-    return fmt::format(
-        "verdict: these lengths: {}; idle {:.0f} % -> {:.0f} %{}", speedups,
-        report_of(report.arms, kBaseline).idle * 100, best.idle * 100,
-        report.settings.uneven() ? fmt::format("; {:.1f} % of the bound", best.share_of_bound() * 100) : "");
+    return std::nullopt;
+}
+
+std::string speedup_text(const Arm &arm, const MedianInterval &speedup) {
+    return fmt::format("{:.2f}x ({:.2f} to {:.2f}) over {}", speedup.median, speedup.low, speedup.high, arm_name(arm));
+}
+
+}  // namespace
+
+std::string verdict(const Report &report) {
+    const Gain &gain = report.gain;
+    Speedups speedups{{kBaseline, gain.speedup}, {kBestCollective, gain.speedup_over_sorted_rows}};
+    if (report.settings.lookahead > 1) {
+        speedups.emplace_back(report.workload.best_collective(), gain.speedup_over_same_order);
+    }
+    if (report.settings.claim > 0) {
+        speedups.emplace_back(report.workload.without_claims(), gain.speedup_over_static);
+    }
+    std::vector<std::string> texts;
+    for (const auto &[arm, speedup] : speedups) {
+        texts.push_back(speedup_text(arm, speedup));
+    }
+    if (const auto why = doubt(report, speedups)) {
+        return fmt::format("verdict: {}; measured: {}", *why, fmt::join(texts, ", "));
+    }
+    return fmt::format("verdict: these lengths: {}; {}{}", fmt::join(texts, ", "), idle_text(report),
+                       report.settings.uneven()
+                           ? fmt::format("; {:.1f} % of the bound", report.arms.back().share_of_bound() * 100)
+                           : "");
+}
+
+bool is_resolved(const Report &report) { return !doubt(report, {{kBaseline, report.gain.speedup}}); }
+
+std::string whole_run(const Report &report) {
+    if (const auto why = doubt(report, {{kBaseline, report.gain.speedup}})) {
+        return "The whole run: " + *why + ".";
+    }
+    return fmt::format("The whole run: {}; {}.", speedup_text(kBaseline, report.gain.speedup), idle_text(report));
 }
 
 std::vector<PicturedRun> pictured_runs(const Report &report, const RunRecords &records) {
@@ -219,12 +260,12 @@ void print_rows(const Report &report) {
     for (const ArmReport &arm : report.arms) {
         width = std::max(width, arm_name(arm.arm).size());
     }
-    fmt::print("{:<{}}{:>11}{:>30}\n", "", width, "", "speedup over collective +");
-    fmt::print("{:<{}}{:>11}{:>10}{:>8}{:>13}{:>8}{:>14}{}\n", "schedule + policy", width, "samples/s", "lb-micro",
-               "ideal", "sorted-rows", "idle", "of own ideal", uneven ? "  of bound   claimed" : "");
+    fmt::print("{:<{}}{:>11}{:>27}\n", "", width, "", "speedup over collective +");
+    fmt::print("{:<{}}{:>11}{:>10}{:>13}{:>8}{:>14}{}\n", "schedule + policy", width, "samples/s", "lb-micro",
+               "sorted-rows", "idle", "of own ideal", uneven ? "  of bound   claimed" : "");
     for (const ArmReport &arm : report.arms) {
-        fmt::print("{:<{}}{:>11.2f}{:>9.2f}x{:>7.2f}x{:>12.2f}x{:>6.1f} %{:>12.1f} %", arm_name(arm.arm), width,
-                   arm.samples_per_second, arm.speedup, arm.ideal_speedup, arm.speedup_over_sorted_rows, arm.idle * 100,
+        fmt::print("{:<{}}{:>11.2f}{:>9.2f}x{:>12.2f}x{:>6.1f} %{:>12.1f} %", arm_name(arm.arm), width,
+                   arm.samples_per_second, arm.speedup, arm.speedup_over_sorted_rows, arm.idle * 100,
                    arm.share_of_ideal() * 100);
         if (uneven) {
             fmt::print("{:>8.1f} %{:>8.1f} %", arm.share_of_bound() * 100, arm.claimed * 100);

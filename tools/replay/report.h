@@ -60,6 +60,9 @@ MedianInterval speedup_over(const Arm &arm, const ReplaySettings &settings, cons
 
 // One line: the gain, or why the run does not show one.
 std::string verdict(const Report &report);
+// Whether the last arm's speedup over the baseline says something of schedules, and that result in a sentence.
+bool is_resolved(const Report &report);
+std::string whole_run(const Report &report);
 
 // A run takes as long as its slowest rank.
 int64_t longest(const RunRecords &records, size_t run);

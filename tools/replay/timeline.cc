@@ -17,7 +17,7 @@ namespace {
 constexpr double kLeft = 78;
 constexpr double kPlotWidth = 1120;
 constexpr double kRight = 92;
-constexpr double kTop = 96;
+constexpr double kTop = 114;
 constexpr double kPanelHead = 40;
 constexpr double kPanelGap = 26;
 constexpr double kAxisHeight = 54;
@@ -79,7 +79,7 @@ public:
         }
         bottom_ = top - kPanelGap + 6;
         for (auto panel = panels_.begin() + 1; panel != panels_.end(); ++panel) {
-            panel->subtitle += fmt::format(": {:.2f}× the throughput", speedup(*panel));
+            panel->subtitle += fmt::format(": {:.2f}× in these minibatches", speedup(*panel));
         }
     }
 
@@ -121,11 +121,12 @@ private:
         std::string words = caption(report_);
         words[0] = 'E';
         svg_.label(kLeft, 53, fmt::format("fill=\"{}\"", Svg::kFaint), words + ".");
+        svg_.label(kLeft, 72, "", whole_run(report_));
     }
 
     void legend() {
         double at = kLeft;
-        const double y = 68;
+        const double y = 86;
         const auto entry = [&](const std::vector<const char *> &fills, double height, const std::string &words) {
             for (const char *fill : fills) {
                 box(at, y + 12 - height, 20, height, fill);
@@ -240,6 +241,9 @@ private:
     void saving() {
         const Panel &base = panels_[0];
         const Panel &best = panels_.back();
+        if (!is_resolved(report_)) {
+            return;
+        }
         const double left = x(double(best.end_ns));
         const double width = kLeft + kPlotWidth - left;
         if (width < 90) {
@@ -249,7 +253,7 @@ private:
         const double middle = left + width / 2;
         svg_.label(middle, y - 8, "text-anchor=\"middle\" font-size=\"20\" font-weight=\"bold\"",
                    fmt::format("{:.2f}×", speedup(best)));
-        svg_.label(middle, y + 12, "text-anchor=\"middle\"", "the throughput");
+        svg_.label(middle, y + 12, "text-anchor=\"middle\"", fmt::format("in these {} minibatches", base.runs.size()));
         svg_.label(middle, y + 30, fmt::format("text-anchor=\"middle\" font-size=\"11\" fill=\"{}\"", Svg::kFaint),
                    fmt::format("{:.2f} s → {:.2f} s", seconds(base.end_ns), seconds(best.end_ns)));
     }

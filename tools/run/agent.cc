@@ -70,7 +70,7 @@ std::string write_part(const AgentPart &part) {
         .dump();
 }
 
-std::optional<AgentWord> read_agent_word(const std::string &line) {
+std::optional<AgentMessage> read_agent_message(const std::string &line) {
     std::istringstream words(line);
     std::string greeting;
     std::string version;
@@ -83,10 +83,10 @@ std::optional<AgentWord> read_agent_word(const std::string &line) {
         throw Exit{1,
                    fmt::format("a host has odc {}, this is {}; install one version on all", version, version_text())};
     }
-    AgentWord word{kind == "ready" ? AgentWord::Kind::Ready : AgentWord::Kind::Failed, number, 0, ""};
-    words >> word.second >> std::ws;
-    std::getline(words, word.how);
-    return word;
+    AgentMessage message{kind == "ready" ? AgentMessage::Kind::Ready : AgentMessage::Kind::Failed, number, 0, ""};
+    words >> message.second >> std::ws;
+    std::getline(words, message.how);
+    return message;
 }
 
 int serve_as_agent() {

@@ -11,7 +11,7 @@
 
 namespace odc_tool {
 
-struct AgentWord {
+struct AgentMessage {
     enum class Kind { Ready, Failed };
     Kind kind;
     int number;       // port, or status
@@ -20,7 +20,7 @@ struct AgentWord {
 };
 
 // Nothing if the line is not an agent's. Throws Exit if it is from another version.
-std::optional<AgentWord> read_agent_word(const std::string &line);
+std::optional<AgentMessage> read_agent_message(const std::string &line);
 
 struct AgentPart {
     int first = 0;  // ranks first..end-1

@@ -54,8 +54,10 @@ void add_run(CLI::App &app) {
     verb->prefix_command();
     verb->footer(
         "Each rank gets ODC_RANK, ODC_SIZE and ODC_JOB, and torch's RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,\n"
-        "MASTER_ADDR and MASTER_PORT (those of the environment are kept, unless RANK is set there). Its output lines begin with its rank. Rank 0 reads\n"
-        "the standard input of odc run unless that is a terminal; the others read nothing. Signals are passed on.\n"
+        "MASTER_ADDR and MASTER_PORT (those of the environment are kept, unless RANK is set there), and OMP_NUM_THREADS=1\n"
+        "where a host has several ranks and the environment does not set it. Its output lines begin with its rank.\n"
+        "Rank 0 reads the standard input of odc run unless that is a terminal; the others read nothing. Signals are\n"
+        "passed on.\n"
         "When a rank fails, the others have 2 s, then get SIGTERM, and SIGKILL 2 s later; the exit status is that of\n"
         "the first rank that failed (128 + signal if it was killed).\n"
         "With --hosts each host must have odc and the command at the same paths, and the directory; no rank reads\n"

@@ -124,18 +124,18 @@ private:
 
     // With the first host's port the parts of all hosts are complete and can be sent.
     bool hear(size_t host, const std::string &line) {
-        const std::optional<AgentWord> word = read_agent_word(line);
-        if (!word) {
+        const std::optional<AgentMessage> message = read_agent_message(line);
+        if (!message) {
             return false;
         }
-        if (word->kind == AgentWord::Kind::Failed) {
-            supervisor_.fail(word->number, {"rank", std::to_string(word->second), word->how});
+        if (message->kind == AgentMessage::Kind::Failed) {
+            supervisor_.fail(message->number, {"rank", std::to_string(message->second), message->how});
         } else if (host == 0) {
             const std::string name = hosts_[0].substr(hosts_[0].find('@') + 1);  // from user@host
             const std::string address = wanted_.address.empty() ? name : wanted_.address;
             const bool v6 = address.find(':') != std::string::npos;
-            tell(fmt::format("{}:{}", v6 ? "[" + address + "]" : address, word->number),
-                 torch_rendezvous(address, word->second));
+            tell(fmt::format("{}:{}", v6 ? "[" + address + "]" : address, message->number),
+                 torch_rendezvous(address, message->second));
         }
         return true;
     }

@@ -52,6 +52,10 @@ std::vector<Process> rank_processes(const LocalRanks &ranks) {
                                                {"WORLD_SIZE", size},
                                                {"LOCAL_RANK", std::to_string(rank - ranks.first)},
                                                {"LOCAL_WORLD_SIZE", std::to_string(ranks.end - ranks.first)}});
+        // As torchrun: else each rank starts a thread for each core of the host, and they crowd each other out.
+        if (ranks.end - ranks.first > 1 && !is_set("OMP_NUM_THREADS")) {
+            environment.emplace_back("OMP_NUM_THREADS", "1");
+        }
     }
     return processes;
 }

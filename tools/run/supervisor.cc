@@ -159,7 +159,7 @@ void Supervisor::start_guard() {
     sigprocmask(SIG_SETMASK, &all, nullptr);
     setpgid(0, 0);
     prctl(PR_SET_NAME, "odc guard");
-    closefrom(0);  // keeps nobody's output open
+    closefrom(0);  // an open pipe would keep its reader waiting
     prctl(PR_SET_PDEATHSIG, SIGUSR1);
     while (getppid() == parent) {
         int signal = 0;
@@ -323,7 +323,8 @@ void Supervisor::fail(int status, const Failure &failure) {
     failed_ = true;
     status_ = status;
     ending_ = Ending::Waiting;
-    // Who gives the orders says what failed before it ends the rest, unless it does not hear, or is not heard.
+    // Where another process gives the orders, it prints the failure and then ends the rest; this deadline is for the case
+    // that the connection to it is gone.
     deadline_ = Clock::now() + (work_.on_failure ? 5 * kGrace : grace());
 }
 

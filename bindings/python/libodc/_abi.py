@@ -164,6 +164,7 @@ class odc_stats(Struct):
         ("packets_sent", c_uint64),
         ("pinned_bytes", c_uint64),
         ("clamped_addends", c_uint64),
+        ("sync_last_rank", c_uint64),
     )
 
 

@@ -67,10 +67,10 @@ def c_enum(what: str, value: Any, kind: type[Enum]) -> Enum:
 def told(error: BaseException) -> str:
     """The text of abort for an exception, whatever its __str__ does."""
     try:
-        words = str(error)
+        message = str(error)
     except Exception as another:
-        words = f"its words cannot be had, asking for them raised {type(another).__name__}"
-    text = f"{type(error).__name__}: {words}".encode(errors="backslashreplace")
+        message = f"without a message: asking for it raised {type(another).__name__}"
+    text = f"{type(error).__name__}: {message}".encode(errors="backslashreplace")
     return text.decode().replace("\0", "\\x00")
 
 

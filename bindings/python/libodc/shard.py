@@ -100,6 +100,11 @@ class Operation:
         self._call = call
         self._shard = shard
 
+    @property
+    def complete(self) -> bool:
+        """Whether `wait` or a sync has given the buffer back."""
+        return self._start not in self._handle.started
+
     def wait(self) -> None:
         handle = self._handle
         with handle.call_after_close(f"{self._call}_wait", self._shard) as context:

@@ -9,7 +9,7 @@ _MOST_PEERS = 16  # in a printed table
 
 @dataclass(frozen=True)
 class Stats:
-    """Totals since the context joined. Bytes; times in nanoseconds."""
+    """Totals since the context joined, and the rank that arrived last in the last sync. Bytes; times in nanoseconds."""
 
     gather_calls: int
     gather_bytes: int
@@ -23,6 +23,7 @@ class Stats:
     packets_sent: int
     pinned_bytes: int
     clamped_addends: int
+    sync_last_rank: int
 
 
 @dataclass(frozen=True)

@@ -194,7 +194,7 @@ def raises(rank: int, size: int, job: str, error: Exception, words: str) -> None
     ("error", "words"),
     [
         (ValueError("a\0b \udc80"), r"ValueError: a\x00b \udc80"),
-        (Silent(), "Silent: its words cannot be had, asking for them raised KeyError"),
+        (Silent(), "Silent: without a message: asking for it raised KeyError"),
     ],
 )
 def test_an_abort_is_told_whatever_the_exception_says(error: Exception, words: str) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import os
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ from fsdp2_models import (
 )
 from ranks import run_ranks
 from test_fsdp2_configurations import CASES, skip_what_torch_lacks
+from test_fsdp2_exact import train
 from test_fsdp2_types import TYPES, typed_training
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy
@@ -318,3 +320,13 @@ def evaluated(rank: int, size: int) -> None:
 
 def test_evaluation() -> None:
     run_on_gpu(2, evaluated)
+
+
+def test_exact_sums_have_the_same_bits(tmp_path: Path) -> None:
+    def lines(size: int, way: str) -> str:
+        run_on_gpu(size, train, tmp_path, None, way, 0)
+        return (tmp_path / way).read_text()
+
+    alone = lines(1, "lb-mini")
+    assert lines(2, "chance") == alone
+    assert lines(3, "claimed") == alone

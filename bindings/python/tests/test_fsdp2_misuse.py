@@ -566,7 +566,7 @@ def test_buffers_of_another_kind_are_refused_after_good_ones() -> None:
 
 
 def interrupted(rank: int, size: int) -> None:
-    """Ctrl-C ends the sync, and the repeated call resumes it."""
+    """Ctrl-C ends the sync, and the repeated call resumes it, with the same arguments only."""
     with training(size) as (job, model, optimizer):
         backward(model)
         if rank == 1:
@@ -576,6 +576,8 @@ def interrupted(rank: int, size: int) -> None:
             threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
             with pytest.raises(KeyboardInterrupt):
                 job.sync_gradients(divisor=2.0)
+            with raises(libodc.ArgumentError, "has handed in other values"):
+                job.sync_gradients(divisor=3.0)
             dist.barrier()
             report = job.sync_gradients(divisor=2.0)
         assert report.microbatches == [1] * size

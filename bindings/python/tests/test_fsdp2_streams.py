@@ -247,7 +247,7 @@ def is_staged(rank: int, size: int) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         words = ("shm", "", "", "", "the same host", "cuda: hidden")
         direct, staged = Route(*words, "direct"), Route(*words, "staged")
-        monkeypatch.setattr(Context, "route", lambda self, to, memory: staged if to == 2 else direct)
+        monkeypatch.setattr(Context, "route", lambda self, to, memory=Memory.HOST: staged if to == 2 else direct)
         monkeypatch.setattr(attach.__globals__["logger"], "warning", lambda text, *args: seen.append(text % args))
         model = Net(8)
         shard_blocks(model, mesh_of(size))

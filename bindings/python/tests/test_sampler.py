@@ -151,7 +151,7 @@ def test_a_state_of_something_else_is_refused() -> None:
         ({"window": []}, r"minibatches of \[\] samples; after 1 that were delivered it has \[3, 3\]"),
         ({"window": [[1, 2, 3]]}, r"minibatches of \[3\] samples; after 1 that were delivered it has \[3, 3\]"),
         ({"window": [[1, 2, 3], [3, 4, 5]]}, "all of them different"),
-        ({"window": [[1, 2, 3], [4, 5, 10**6]]}, "has sample 1000000 of a dataset of 11"),
+        ({"window": [[1, 2, 3], [4, 5, 10**6]]}, "has sample 1000000, which is not in that window"),
         ({"window": [[1, 2, 3], [4, 5, "x"]]}, "must be lists of indices"),
         ({"window": 5}, "the state's window is 5, must be lists of indices"),
     ],
@@ -163,6 +163,19 @@ def test_a_damaged_state_is_refused(changed: dict[str, Any], words: str) -> None
     one.load_state_dict(state)
     with pytest.raises(ValueError, match=words):
         one.load_state_dict({**state, **changed})
+
+
+def test_a_window_of_another_order_is_refused() -> None:
+    one = MinibatchSampler(lengths=range(1, 12), minibatch_size=3, max_tokens=11, lookahead=3, seed=7)
+    state = one.state_dict()
+    samples = [[i for microbatch in minibatch for i in microbatch] for minibatch in one]
+    state["delivered"], state["window"] = 2, [samples[1]]  # one that has been run: the state may be edited by hand
+    one.load_state_dict(state)
+    state["window"] = [[*samples[1][:2], samples[3][0]]]
+    with pytest.raises(ValueError, match=rf"has sample {samples[3][0]}, which is not in that window of epoch 0"):
+        one.load_state_dict(state)
+    with pytest.raises(ValueError, match="which is not in that window of epoch 1"):
+        one.load_state_dict({**state, "epoch": 1, "window": [samples[1]]})
 
 
 def test_minibatches_of_a_sorted_window_are_shuffled() -> None:

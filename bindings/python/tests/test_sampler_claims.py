@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """MinibatchSampler.claims: each sample is run once, whoever claims it, and FSDP2 trains as one process does."""
 
+import threading
 import time
 from collections.abc import Iterator
 from multiprocessing import Queue
@@ -72,6 +73,43 @@ def test_each_sample_is_run_once(lookahead: int, loads: bool) -> None:
     }
     for epoch in range(2):
         assert sorted(i for number in range(4) for i in seen[epoch, number]) == list(range(90))
+
+
+class Noted(list[int]):
+    """A dataset that says how many samples have been loaded."""
+
+    def __init__(self) -> None:
+        super().__init__(range(len(LENGTHS)))
+        self.loaded = 0
+        self.more = threading.Condition()
+
+    def __getitem__(self, index: Any) -> Any:
+        with self.more:
+            self.loaded += 1
+            self.more.notify_all()
+        return super().__getitem__(index)
+
+
+def loads_ahead(rank: int, size: int, job: str) -> None:
+    dataset = Noted()
+    loader = sampler_of(rank, size, tail=1.0).loader(dataset, collate_fn=list)
+    with libodc.init(rank=rank, size=size, job=job, timeout=60) as context:
+        context.register("w", 3)
+        ran = 0
+        for microbatches in loader.claims(context):
+            context.publish()
+            samples = 18 if ran == 72 else 24
+            end = ran + samples
+            for microbatch in microbatches:
+                ran += len(microbatch)
+                with dataset.more:  # while this one is computed
+                    assert ran == end or dataset.more.wait_for(lambda: dataset.loaded > ran, 30)  # noqa: B023
+            assert ran == end
+            context.sync()
+
+
+def test_the_next_microbatch_is_claimed_and_loaded_while_one_is_computed() -> None:
+    run_ranks(1, loads_ahead)
 
 
 def repeats(rank: int, size: int, job: str) -> None:

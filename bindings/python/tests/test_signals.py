@@ -226,6 +226,75 @@ def test_ctrl_c_in_a_callback_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> No
     run_ranks(2, is_killed_in_callbacks, multiprocessing.Event())
 
 
+class Nested(logging.Handler):
+    """Raises in one line of a sync, and calls another context in the next, while the error is kept for the sync. What
+    an Exception ends is the handler only."""
+
+    def __init__(self, inner: Context) -> None:
+        super().__init__()
+        self.inner, self.is_inside, self.called = inner, False, False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if self.is_inside:
+            if "calls odc_publish" in line:
+                raise SystemExit("inner")
+        elif "calls odc_minibatch_sync" in line:
+            raise SystemExit("outer")
+        else:
+            self.is_inside = True
+            with pytest.raises(SystemExit, match="inner"):
+                self.inner.publish()
+            self.inner.sync()  # raises nothing
+            self.is_inside, self.called = False, True
+
+
+def calls_in_a_callback(rank: int, size: int, job: str) -> None:
+    logging.getLogger("libodc").setLevel(5)
+    inner, outer = (libodc.init(rank=0, size=1, job=job, group=name) for name in ("inner", "outer"))
+    outer.publish()
+    handler = Nested(inner)
+    logging.getLogger("libodc").addHandler(handler)
+    with pytest.raises(SystemExit, match="outer"):
+        outer.sync()
+    logging.getLogger("libodc").removeHandler(handler)
+    assert handler.called
+
+
+def test_a_call_in_a_callback_raises_its_own_errors_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ODC_LOG", raising=False)
+    run_ranks(1, calls_in_a_callback)
+
+
+class Joined(logging.Handler):
+    """Raises when odc_init has nothing left to wait for, so it returns a context."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "has joined after" in record.getMessage():
+            raise SystemExit("joined")
+
+
+def is_interrupted_when_joined(rank: int, size: int, job: str, lost: Any) -> None:
+    if rank == 0:
+        logging.getLogger("libodc").setLevel(logging.INFO)
+        logging.getLogger("libodc").addHandler(Joined())
+        with pytest.raises(SystemExit) as caught:
+            libodc.init(rank=rank, size=size, job=job, timeout=30)
+        assert lost.wait(60)
+        assert caught.tb is not None  # has been there all the while
+        return
+    context = libodc.init(rank=rank, size=size, job=job, timeout=30)
+    context.publish()
+    with pytest.raises(libodc.PeerLostError, match=r"rank 0 .*left"):
+        context.sync()
+    lost.set()
+
+
+def test_an_interrupted_init_leaves_the_job_although_its_traceback_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ODC_LOG", raising=False)
+    run_ranks(2, is_interrupted_when_joined, multiprocessing.Event())
+
+
 ENDS = """
 import os, sys, threading, time, libodc
 

@@ -28,10 +28,11 @@ from options import parse_options
 import libodc
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "train" / "train.py"
-ARMS = ["fsdp2 + lb-micro", "collective + lb-micro", "odc + lb-micro", "odc + lb-mini"]
-STEPS = ["transport", "schedule", "transport, schedule", "plan", "all"]
+ARMS = ["fsdp2 + lb-micro", "collective + lb-micro", "collective + sorted-rows", "odc + lb-micro", "odc + lb-mini"]
+STEPS = ["transport", "plan of collectives", "schedule", "transport, schedule", "plan", "schedule, plan", "all"]
 LINE = (
-    r"step \d+/28(  \d+:\d\d left)?  loss \d\.\d{4}  (idle \d+ % \d+ % )?\((fsdp2|collective|odc) \+ lb-(micro|mini)\)"
+    r"step \d+/35(  \d+:\d\d left)?  loss \d\.\d{4}  (idle \d+ % \d+ % )?"
+    r"\((fsdp2|collective|odc) \+ (lb-micro|lb-mini|sorted-rows)\)"
 )
 HEAD = (SCRIPT.read_text().split('"""')[1]).replace("\n    ", "\n")
 ROWS = re.compile(r"^(?:arm |(?:fsdp2|collective|odc) \+ |gain of|(?!verdict)[a-z, ]+: [a-z]+ \+ ).*$", re.M)
@@ -155,14 +156,13 @@ def test_emulated_devices(tmp_path: Path, corpus: Path) -> None:
     lengths.write_text("".join(f"{50 + 400 * (i % 7 == 0)}\n" for i in range(38)))
     arguments = ["--data", str(corpus), "--lengths", str(lengths), "--minibatches", "2", "--seconds", "2", *SMALL]
     (status, out, err), _ = run(tmp_path, "emulated", *arguments)
-    # A busy machine may miss the emulation's times, and gets a warning.
-    assert status == 0 or "real compute was longer than" in err, err
+    assert status == 0, err
     assert out.splitlines()[0] == "EMULATED DEVICES: compute padded by sleep; not a GPU measurement"
     summary = check_report(tmp_path, "emulated")
     assert summary["experiment"] == out.splitlines()[0]
     assert [part["samples_per_rank"] for part in summary["parts"]] == [3, 1]
     for part in summary["parts"]:
-        assert [arm["name"] for arm in part["arms"]] == [ARMS[1], "collective + sorted-rows", *ARMS[2:]]
+        assert [arm["name"] for arm in part["arms"]] == ARMS[1:]
         of = ["plan of collectives", "schedule", "plan", "schedule, plan", "schedule, plan"]
         assert [gain["of"] for gain in part["gains"]] == of
         assert [gain["under"] for gain in part["gains"][3:]] == ["collective + sorted-rows", ARMS[1]]
@@ -170,13 +170,15 @@ def test_emulated_devices(tmp_path: Path, corpus: Path) -> None:
         assert all(0 < arm["reached"] == arm["ideal_seconds"] / arm["seconds"] < 1 for arm in part["arms"])
 
 
-def test_compute_that_is_longer_than_its_slots_fails_the_run(tmp_path: Path, corpus: Path) -> None:
+def test_compute_that_is_longer_than_its_slots_is_no_result(tmp_path: Path, corpus: Path) -> None:
     arguments = ["--data", str(corpus), "--minibatches", "1", "--seconds", "0.001", *SMALL]
     (status, out, err), (other_status, _, _) = run(tmp_path, "emulated", *arguments)
-    assert (status, other_status) == (1, 1)
-    assert "train.py: with 3 samples a rank real compute was longer than 100.00% of the slots" in err
-    assert "real compute was longer than" in out and "Traceback" not in err
+    assert (status, other_status) == (0, 0), err
+    verdict = out.splitlines()[-1]
+    assert verdict.startswith("verdict: not resolved: with 3 samples a rank real compute was longer than 100.00%")
+    assert ", 3 pairs of turns are the least; measured: odc + lb-mini over collective + lb-micro and" in verdict
     summary = check_report(tmp_path, "emulated")
+    assert summary["verdict"] == verdict
     overruns = summary["parts"][0]["overruns"]
     assert overruns["longer"] == overruns["slots"] > 0
 
@@ -217,8 +219,8 @@ def test_a_rank_without_a_launcher_shows_its_progress_in_place(tmp_path: Path, c
     lines = b"".join(written).decode().split("\r\x1b[K")
     assert ended.returncode == 0, lines
     assert ended.stdout.startswith("real compute: 1 rank of one thread")
-    assert len(lines) == 1 + 4 * 3 + 1 and lines[-1] == "", lines  # arms, minibatches; at the end an empty one
-    assert re.fullmatch(r"step 12/12  0:00 left  loss \d\.\d{4}  idle \d+ % \(.*\)", lines[-2]), lines
+    assert len(lines) == 1 + 5 * 3 + 1 and lines[-1] == "", lines  # arms, minibatches; at the end an empty one
+    assert re.fullmatch(r"step 15/15  0:00 left  loss \d\.\d{4}  idle \d+ % \(.*\)", lines[-2]), lines
     assert json.loads((tmp_path / "report/compute/summary.json").read_text())["ranks"] == 1
 
 
@@ -317,7 +319,7 @@ def test_gpus(tmp_path: Path, corpus: Path) -> None:
     assert (status, other_status) == (0, 0), err
     summary = check_report(tmp_path, "compute", ("gains", "losses"))
     assert [arm["name"] for arm in summary["arms"]] == ARMS[1:]
-    assert [gain["of"] for gain in summary["gains"]] == ["schedule", "plan", "schedule, plan"]
+    assert [gain["of"] for gain in summary["gains"]] == [*STEPS[1:3], *STEPS[4:6], "schedule, plan"]
     if torch.cuda.device_count() > 1:
         (status, _, err), _ = run(tmp_path, "compute", *arguments, "--compare", "nccl")
         assert status == 0, err

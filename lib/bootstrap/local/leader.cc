@@ -76,7 +76,7 @@ private:
             const std::string why = std::generic_category().message(errno);
             const auto held = [&] {
                 return formatted(
-                    "odc_init waited {:g} s for the name of job \"{}\", which a process holds that cannot be "
+                    "odc_init waited {:.3g} s for the name of job \"{}\", which a process holds that cannot be "
                     "connected to ({}); end it, or give the job another name",
                     deadline_.waited_s(), group_.name, why);
             };
@@ -271,7 +271,7 @@ private:
     }
 
     std::string missing() const {
-        std::string text = formatted("odc_init waited {:g} s at \"{}\"; missing:", deadline_.waited_s(), group_.name);
+        std::string text = formatted("odc_init waited {:.3g} s at \"{}\"; missing:", deadline_.waited_s(), group_.name);
         for (size_t local_rank = 1; local_rank < local_size_; ++local_rank) {
             if (peers_[local_rank].pid == 0) {
                 text += formatted(" rank {}", group_.ranks[local_rank]);

@@ -68,7 +68,9 @@ private:
             if (deadline_.over()) {
                 lost_leader();
             }
-            events_.sleep(now_ns() + backoff.next_ns());
+            events_.watch(leader_life_.get());
+            events_.watch(liveness_fd_);
+            events_.wait(now_ns() + backoff.next_ns());
         }
     }
 
@@ -150,7 +152,8 @@ private:
     }
 
     std::string waited() const {
-        return formatted("odc_init of rank {} waited {:g} s at \"{}\"", group_.rank, deadline_.waited_s(), group_.name);
+        return formatted("odc_init of rank {} waited {:.3g} s at \"{}\"", group_.rank, deadline_.waited_s(),
+                         group_.name);
     }
 
     std::string missing() const {

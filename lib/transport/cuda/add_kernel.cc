@@ -18,6 +18,8 @@ namespace {
 constexpr unsigned kMultiprocessorsPerBlock = 2;
 // 450 GB/s times 2 µs of a link are 0.9 MB in flight, which 28 blocks have.
 constexpr unsigned kBlocksBetweenGpus = 32;
+// As many as fit: sums become f32 when additions have ended, and the owner waits for it.
+constexpr unsigned kConvertingBlocks = 2;  // to a multiprocessor
 
 }  // namespace
 
@@ -54,7 +56,9 @@ void put(ExactAddend &to, const SliceAddend &one) {
 // Allocates nothing, as what has been enqueued before could not be taken back.
 template <class Additions>
 void AddKernel::launch(cuda::Function kernel, Additions additions, const std::vector<SliceAddend> &addends,
-                       size_t sum_bytes, AddReach reach, cuda::Stream stream) const {
+                       AddReach reach, cuda::Stream stream) const {
+    const RemoteSlice &slice = addends.front().to;
+    const bool wide = sum_size(slice.gradient_type, slice.summation) == sizeof(double);
     constexpr size_t kMost = std::extent_v<decltype(additions.addends)>;
     for (size_t begin = 0; begin < addends.size(); begin += kMost) {
         additions.count = static_cast<unsigned>(std::min(kMost, addends.size() - begin));
@@ -62,7 +66,7 @@ void AddKernel::launch(cuda::Function kernel, Additions additions, const std::ve
         for (unsigned i = 0; i < additions.count; ++i) {
             put(additions.addends[i], addends[begin + i]);
             const Addend &one = additions.addends[i];
-            tiles += sum_bytes == sizeof(double) ? add_tiles<double>(one) : add_tiles<float>(one);
+            tiles += wide ? add_tiles<double>(one) : add_tiles<float>(one);
         }
         void *parameters[] = {&additions};
         device_.check(cuda::driver().cuLaunchKernel(
@@ -81,10 +85,9 @@ void AddKernel::enqueue(const std::vector<SliceAddend> &addends, AddReach reach,
     if (to.summation == ODC_SUM_EXACT) {
         ExactAddends additions{};
         additions.scale = std::ldexp(1.0, kExactBits - to.exponent);
-        launch(device_.exact_kernels().adders[type], additions, addends, sizeof(int64_t), reach, stream);
+        launch(device_.exact_kernels().adders[type], additions, addends, reach, stream);
     } else {
-        launch(device_.adder(to.gradient_type), Addends{}, addends, element_size(accumulator_type(to.gradient_type)),
-               reach, stream);
+        launch(device_.adder(to.gradient_type), Addends{}, addends, reach, stream);
     }
 }
 
@@ -94,23 +97,22 @@ void AddKernel::enqueue_sums(const std::vector<SliceAddend> &addends, cuda::Stre
     }
     const RemoteSlice &to = addends.front().to;
     if (to.summation == ODC_SUM_EXACT) {
-        launch(device_.exact_kernels().sums_adder, ExactAddends{}, addends, sizeof(int64_t), AddReach::OwnGpu, stream);
+        launch(device_.exact_kernels().sums_adder, ExactAddends{}, addends, AddReach::OwnGpu, stream);
     } else {
-        const int32_t type = accumulator_type(to.gradient_type);
-        launch(device_.adder(type), Addends{}, addends, element_size(type), AddReach::OwnGpu, stream);
+        launch(device_.adder(accumulator_type(to.gradient_type)), Addends{}, addends, AddReach::OwnGpu, stream);
     }
 }
 
 void AddKernel::enqueue_conversion(const RemoteSlice &slice, cuda::Stream stream) const {
     ExactWave wave = before_waves(reinterpret_cast<long long *>(slice.accumulator), totals_of(slice),
                                   std::ldexp(1.0, slice.exponent - kExactBits));
+    const unsigned most = kConvertingBlocks * device_.multiprocessors();
     for (wave = next_wave(wave, slice.numel); wave.begin < wave.end; wave = next_wave(wave, slice.numel)) {
         const unsigned long long tiles = wave_tiles(wave, kAddThreads);
         void *parameters[] = {&wave};
-        device_.check(cuda::driver().cuLaunchKernel(
-                          device_.exact_kernels().converter,
-                          static_cast<unsigned>(std::min<unsigned long long>(tiles, most_blocks(AddReach::OwnGpu))), 1,
-                          1, kAddThreads, 1, 1, 0, stream, parameters, nullptr),
+        device_.check(cuda::driver().cuLaunchKernel(device_.exact_kernels().converter,
+                                                    static_cast<unsigned>(std::min<unsigned long long>(tiles, most)), 1,
+                                                    1, kAddThreads, 1, 1, 0, stream, parameters, nullptr),
                       "cuLaunchKernel of the conversion of exact sums");
     }
 }

@@ -42,8 +42,8 @@ public:
 
 private:
     template <class Additions>
-    void launch(cuda::Function kernel, Additions additions, const std::vector<SliceAddend> &addends, size_t sum_bytes,
-                AddReach reach, cuda::Stream stream) const;
+    void launch(cuda::Function kernel, Additions additions, const std::vector<SliceAddend> &addends, AddReach reach,
+                cuda::Stream stream) const;
     unsigned most_blocks(AddReach reach) const;
 
     const CudaDevice &device_;

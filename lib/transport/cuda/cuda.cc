@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <thread>
 
 #include "base/deadline.h"
@@ -179,25 +180,30 @@ bool have(cuda::P2PAttribute attribute, int from, int to) {
     return driver().cuDeviceGetP2PAttribute(&value, attribute, from, to) == Result::Success && value != 0;
 }
 
-// Whether the GPU has native peer atomics, at least those that the kernels use.
-bool add_natively(int from, int to) {
-    using cuda::AtomicOperation;
-    constexpr AtomicOperation kOperations[] = {AtomicOperation::FloatAdd, AtomicOperation::IntegerAdd,
-                                               AtomicOperation::Or};
-    constexpr unsigned kNeeded[] = {
-        cuda::kAtomicReduction | cuda::kAtomicScalar32 | cuda::kAtomicScalar64 | cuda::kAtomicVector32x4,
-        cuda::kAtomicReduction | cuda::kAtomicScalar64, cuda::kAtomicReduction | cuda::kAtomicScalar32};
-    constexpr unsigned kCount = std::size(kOperations);
-    if (have(cuda::P2PAttribute::NativeAtomicSupported, from, to)) {
-        return true;
-    }
-    unsigned can[kCount] = {};
-    if (driver().cuDeviceGetP2PAtomicCapabilities == nullptr ||
-        driver().cuDeviceGetP2PAtomicCapabilities(can, kOperations, kCount, from, to) != Result::Success) {
-        return false;
-    }
-    return std::equal(can, can + kCount, kNeeded,
-                      [](unsigned has, unsigned needed) { return (has & needed) == needed; });
+struct Atomic {
+    cuda::AtomicOperation operation;
+    unsigned needed;
+};
+constexpr Atomic kOfPlainSums[] = {{cuda::AtomicOperation::FloatAdd, cuda::kAtomicReduction | cuda::kAtomicScalar32 |
+                                                                         cuda::kAtomicScalar64 |
+                                                                         cuda::kAtomicVector32x4}};
+constexpr Atomic kOfExactSums[] = {{cuda::AtomicOperation::IntegerAdd, cuda::kAtomicReduction | cuda::kAtomicScalar64},
+                                   {cuda::AtomicOperation::Or, cuda::kAtomicReduction | cuda::kAtomicScalar32}};
+
+bool has(const Atomic &atomic, int from, int to) {
+    unsigned can = 0;
+    return driver().cuDeviceGetP2PAtomicCapabilities != nullptr &&
+           driver().cuDeviceGetP2PAtomicCapabilities(&can, &atomic.operation, 1, from, to) == Result::Success &&
+           (can & atomic.needed) == atomic.needed;
+}
+
+// Whether both GPUs have native peer atomics, at least these.
+bool have_natively(std::span<const Atomic> atomics, int one, int other) {
+    const auto from_to = [&](int from, int to) {
+        return have(cuda::P2PAttribute::NativeAtomicSupported, from, to) ||
+               std::all_of(atomics.begin(), atomics.end(), [&](const Atomic &atomic) { return has(atomic, from, to); });
+    };
+    return from_to(one, other) && from_to(other, one);
 }
 
 }  // namespace
@@ -220,10 +226,17 @@ PeerAccess Cuda::peer_access_to(const GpuIdentity &gpu) const {
         return {"", formatted("{} cannot read each other's memory (no peer-to-peer access)", pair)};
     }
     // Without them an addition is a read and a write, and concurrent sums are lost.
-    if (!add_natively(mine, other) || !add_natively(other, mine)) {
+    if (!have_natively(kOfPlainSums, mine, other)) {
         return {"", formatted("{} have no native atomics between them, so sums would be lost", pair)};
     }
     return {formatted("{} to {} of that rank, with native atomics", device_.name(), gpu.name), ""};
+}
+
+std::string Cuda::why_no_exact_sums_with(const GpuIdentity &gpu) const {
+    if (gpu.uuid == device_.uuid() || have_natively(kOfExactSums, device_.ordinal(), ordinal_of(gpu.uuid))) {
+        return "";
+    }
+    return formatted("{} and {} of that rank have native atomics for floats only", device_.name(), gpu.name);
 }
 
 // ---- Regions ----

@@ -41,6 +41,10 @@ public:
     // Takes a local peer's ipc_fd().
     void connect_ipc(int rank, Fd send_end);
     PeerAccess peer_access_to(const GpuIdentity &gpu) const;
+    // Why the GPUs, which have peer access, cannot add exact sums to each other's memory; empty if they can.
+    std::string why_no_exact_sums_with(const GpuIdentity &gpu) const;
+    // The caller has a CudaDevice::Scope. See CudaDevice::load_exact_kernels.
+    void load_exact_kernels() { device_.load_exact_kernels(); }
 
     // ---- Regions ----
 

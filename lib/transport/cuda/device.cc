@@ -135,7 +135,7 @@ void CudaDevice::close() {
     const RelaxedCapture relaxed;
     {
         const Scope scope(*this);
-        for (cuda::Module module : modules_) {
+        for (cuda::Module module : {kernels_, exact_module_}) {
             if (module != nullptr) {
                 driver().cuModuleUnload(module);
             }
@@ -346,20 +346,34 @@ cuda::Function CudaDevice::kernel(cuda::Module module, const std::string &name) 
 }
 
 void CudaDevice::load_kernels() {
-    const char *const ptx[] = {add_kernel_ptx(attribute(cuda::DeviceAttribute::ComputeCapabilityMajor)),
-                               exact_kernel_ptx()};
-    for (size_t i = 0; i < modules_.size(); ++i) {
-        check_memory(driver().cuModuleLoadData(&modules_[i], ptx[i]), "cuModuleLoadData", "the kernels");
-    }
+    const char *const ptx = add_kernel_ptx(attribute(cuda::DeviceAttribute::ComputeCapabilityMajor));
+    check_memory(driver().cuModuleLoadData(&kernels_, ptx), "cuModuleLoadData", "the kernels");
     for (const int32_t type : {ODC_F32, ODC_F64, ODC_BF16, ODC_F16}) {
-        adders_[static_cast<size_t>(type)] = kernel(modules_[0], formatted("odc_add_{}", element_name(type)));
+        adders_[static_cast<size_t>(type)] = kernel(kernels_, formatted("odc_add_{}", element_name(type)));
     }
+}
+
+void CudaDevice::load_exact_kernels() {
+    if (exact_kernels_.converter != nullptr) {
+        return;
+    }
+    if (exact_module_ == nullptr) {
+        const Result result = driver().cuModuleLoadData(&exact_module_, exact_kernel_ptx());
+        check_not_broken(name_, result);
+        if (result != Result::Success && result != Result::OutOfMemory) {
+            fail(ODC_ERROR_UNSUPPORTED, "{} cannot make exact sums: its driver does not load their kernels ({})", name_,
+                 cuda::result_text(result));
+        }
+        check_memory(result, "cuModuleLoadData", "the kernels of exact sums");
+    }
+    ExactKernels found;
     for (const int32_t type : {ODC_F32, ODC_BF16, ODC_F16}) {
-        exact_kernels_.adders[static_cast<size_t>(type)] =
-            kernel(modules_[1], formatted("odc_exact_add_{}", element_name(type)));
+        found.adders[static_cast<size_t>(type)] =
+            kernel(exact_module_, formatted("odc_exact_add_{}", element_name(type)));
     }
-    exact_kernels_.sums_adder = kernel(modules_[1], "odc_exact_add_sums");
-    exact_kernels_.converter = kernel(modules_[1], "odc_exact_to_f32");
+    found.sums_adder = kernel(exact_module_, "odc_exact_add_sums");
+    found.converter = kernel(exact_module_, "odc_exact_to_f32");
+    exact_kernels_ = found;
 }
 
 }  // namespace odc

@@ -18,7 +18,7 @@ namespace odc {
 
 class CudaDevice {
 public:
-    // `name`: "cuda:1" is the second GPU that this process sees. Loads the kernels now, because lazy loading could wait until
+    // `name`: "cuda:1" is the second GPU that this process sees. Loads the kernels of plain sums now, because loading may wait until
     // the GPU is idle. Throws ODC_ERROR_ARGUMENT if there is no such GPU, ODC_ERROR_UNSUPPORTED if it cannot be used.
     explicit CudaDevice(const std::string &name);
     ~CudaDevice();
@@ -39,7 +39,7 @@ public:
     // Makes those writes visible to work that is enqueued from now on. The caller has a Scope.
     void flush_remote_writes() const;
     cuda::Function adder(int32_t gradient_type) const { return adders_[static_cast<size_t>(gradient_type)]; }
-    // The kernels of exact sums.
+    // Of exact sums; NULL until load_exact_kernels.
     struct ExactKernels {
         std::array<cuda::Function, ODC_F16 + 1> adders{};  // by gradient type
         cuda::Function sums_adder = nullptr;
@@ -77,6 +77,10 @@ public:
     };
 
     // Callers of the following have a Scope, unless noted.
+
+    // Before the first exact sums, and once; may wait until the GPU is idle. Throws ODC_ERROR_NO_MEMORY or ODC_ERROR_UNSUPPORTED,
+    // which leave the GPU usable, or ODC_ERROR_DEVICE if it has failed.
+    void load_exact_kernels();
 
     // Throws ODC_ERROR_DEVICE unless `call` succeeded.
     void check(cuda::Result result, const char *call) const;
@@ -119,7 +123,8 @@ private:
     bool flushes_remote_writes_ = false;
     cuda::Context context_ = nullptr;
     cuda::Stream stream_ = nullptr;
-    std::array<cuda::Module, 2> modules_{};
+    cuda::Module kernels_ = nullptr;
+    cuda::Module exact_module_ = nullptr;
     std::array<cuda::Function, ODC_F16 + 1> adders_{};  // by gradient type
     ExactKernels exact_kernels_;
     mutable std::mutex parked_mutex_;

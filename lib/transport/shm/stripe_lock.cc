@@ -76,8 +76,9 @@ void add_exactly_to_stripe(const RemoteSlice &to, Stripe &stripe, Sum sum, uint6
         stripe.addends = 0;
         stripe.not_finite = 0;
     }
-    if (stripe.addends == kMostExactAddends) {
-        fail(ODC_ERROR_UNSUPPORTED, "{}", too_many_addends_text(to.shard_record->name()));
+    if (stripe.addends >= kMostExactAddends) {
+        stripe.addends = kMostExactAddends + 1;
+        return;
     }
     auto *sums = reinterpret_cast<int64_t *>(to.accumulator) + first;
     const Found found = stripe.not_finite != 0 ? Found::Any : Found::Finite;
@@ -92,13 +93,6 @@ void add_exactly_to_stripe(const RemoteSlice &to, Stripe &stripe, Sum sum, uint6
 }
 
 }  // namespace
-
-std::string too_many_addends_text(std::string_view shard) {
-    return formatted(
-        "shard \"{}\" has been given more than {} gradients in this minibatch, which is the most that exact sums "
-        "(ODC_SUM_EXACT) take: let each rank sum its microbatches' gradients, and add once",
-        shard, kMostExactAddends);
-}
 
 void add_to_stripe(const RemoteSlice &to, uint64_t index, const std::byte *from, uint64_t epoch) {
     const uint64_t first = index * stripe_elements(to);

@@ -33,11 +33,8 @@ private:
     Stripe &stripe_;
 };
 
-// Of a shard whose exact sums were given too many gradients.
-std::string too_many_addends_text(std::string_view shard);
-
 // Adds stripe `index` of a gradient, which begins at `from`; the caller holds the stripe's lock. `epoch`: the current minibatch
-// plus one. Throws ODC_ERROR_UNSUPPORTED if exact sums can take no more.
+// plus one. Exact sums that can take no more are left as they are, which Stripe::addends tells their owner.
 void add_to_stripe(const RemoteSlice &to, uint64_t index, const std::byte *from, uint64_t epoch);
 
 }  // namespace odc

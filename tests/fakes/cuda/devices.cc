@@ -15,7 +15,7 @@ namespace fake_cuda {
 
 namespace {
 
-enum class P2P { All, None, NoAtomics };
+enum class P2P { All, None, NoAtomics, FloatAtomics };
 
 // How many devices are MIG instances of one GPU; 0: none.
 int parts_of_each() {
@@ -25,7 +25,10 @@ int parts_of_each() {
 
 P2P read_p2p() {
     const std::string text = text_setting("FAKE_CUDA_P2P", "all");
-    return text == "none" || parts_of_each() > 0 ? P2P::None : text == "no-atomics" ? P2P::NoAtomics : P2P::All;
+    return text == "none" || parts_of_each() > 0 ? P2P::None
+           : text == "no-atomics"                ? P2P::NoAtomics
+           : text == "floats"                    ? P2P::FloatAtomics
+                                                 : P2P::All;
 }
 
 P2P p2p() {
@@ -195,7 +198,8 @@ Result cuDeviceGetP2PAtomicCapabilities(unsigned *capabilities, const AtomicOper
         }
         const unsigned vector = one == AtomicOperation::FloatAdd ? kAtomicVector32x4 : 0;
         const unsigned all = kAtomicReduction | kAtomicScalar32 | kAtomicScalar64 | vector;
-        capabilities[i] = p2p() == P2P::All ? all : 0;
+        const bool can = p2p() == P2P::All || (p2p() == P2P::FloatAtomics && one == AtomicOperation::FloatAdd);
+        capabilities[i] = can ? all : 0;
     }
     return Result::Success;
 }

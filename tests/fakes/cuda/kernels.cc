@@ -50,6 +50,7 @@ struct Atomics {
     static void add(Number *to, Number value) {
         std::atomic_ref<Number>(*to).fetch_add(value, std::memory_order_relaxed);
     }
+    static void add_of_warp(Number *to, unsigned count) { add(to, count); }
     static void raise(Number *to, Number value) {
         std::atomic_ref<Number> largest(*to);
         Number seen = largest.load(std::memory_order_relaxed);

@@ -3,6 +3,7 @@
 tests/harness/hosts.sh starts: all_gather_into_tensor and reduce_scatter_tensor. Rank 0 prints a JSON object a line:
 {"op","ranks","bytes","gbps"}; GB/s are the tensor's bytes by the time from the first rank's start to the last one's
 end, the median of all rounds. usage: gloo_peers.py [ROUNDS [BYTES]]"""
+
 import json
 import os
 import statistics
@@ -29,8 +30,10 @@ def main(rounds=15, size_bytes=64 << 20):
     torch.set_num_threads(1)
     full = torch.ones(int(size_bytes) // 4 // ranks * ranks)
     own = torch.ones(full.numel() // ranks)
-    for op, operate in (("all_gather_into_tensor", lambda: dist.all_gather_into_tensor(full, own)),
-                        ("reduce_scatter_tensor", lambda: dist.reduce_scatter_tensor(own, full))):
+    for op, operate in (
+        ("all_gather_into_tensor", lambda: dist.all_gather_into_tensor(full, own)),
+        ("reduce_scatter_tensor", lambda: dist.reduce_scatter_tensor(own, full)),
+    ):
         operate()
         median = statistics.median(seconds_of(operate) for _ in range(int(rounds)))
         if rank == 0:

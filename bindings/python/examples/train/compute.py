@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from arms import COLLECTIVE, FSDP, ODC_CLAIMS, ODC_MICRO, ODC_MINI
+from arms import COLLECTIVE, COLLECTIVE_ROWS, FSDP, ODC_CLAIMS, ODC_MICRO, ODC_MINI
 from experiment import Experiment, check_losses
 from figures import (
     NOTES,
@@ -32,7 +32,7 @@ def run(session: Session) -> None:
     on_gpu = session.mesh.device_type == "cuda"
     # gloo's collectives would leave GPUs idle: on GPUs FSDP2 is compared over NCCL or not at all.
     compared = [FSDP] if not on_gpu or options.compare else []
-    arms = [*compared, COLLECTIVE, ODC_MICRO, ODC_MINI]
+    arms = [*compared, COLLECTIVE, COLLECTIVE_ROWS, ODC_MICRO, ODC_MINI]
     workload = session.workload(arms)
     timed = range(1, 1 + options.rounds * options.turn)  # the first minibatch warms up
     workload.add_minibatches(timed.stop, size, options.minibatch, options.seed)
@@ -79,8 +79,7 @@ def _report(session: Session, experiment: Experiment, workload: Workload, timed:
     gains = step_gains(records, timed)
     differences = loss_differences(records, next(iter(records)))
     best = gains[-1]
-    spread = f"{best.median:.2f}x ({min(best.ratios):.2f}x to {max(best.ratios):.2f}x in {len(best.ratios)} pairs)"
-    result = verdict(f"{best.over.name} over {best.under.name}: {spread}", experiment.others)
+    result = verdict(f"{best.over.name} over {best.under.name}: {best}", experiment.others, len(best.ratios))
     tables = [
         *arms_table("arm", figures, records, last=-1),
         "",

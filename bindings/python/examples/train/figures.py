@@ -61,6 +61,10 @@ class Gain:
     def median(self) -> float:
         return median(self.ratios)
 
+    def __str__(self) -> str:
+        pairs = f"{len(self.ratios)} pair{'s' if len(self.ratios) > 1 else ''}"
+        return f"{self.median:.2f}x ({min(self.ratios):.2f}x to {max(self.ratios):.2f}x in {pairs})"
+
     def summary(self) -> dict[str, object]:
         return {
             "of": self.of,

@@ -9,6 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
+LEAST_PAIRS = 3
 BUSY = 0.2  # above this share a measured gain says more of the other programs
 
 
@@ -37,12 +38,14 @@ def _ticks() -> tuple[int, int] | None:
     return busy, busy + idle + iowait
 
 
-def verdict(measured: str, others: float | None) -> str:
-    """`measured`: the gain in words."""
+def verdict(measured: str, others: float | None, pairs: int, *doubts: str) -> str:
+    """`measured`: the gain, of so many pairs of turns. `doubts`: other reasons why it is none."""
+    why = list(doubts)
     if others is not None and others > BUSY:
-        used = f"other programs used {others:.0%} of the processors"
-        return f"verdict: not resolved: {used}; measured beside them: {measured}"
-    return f"verdict: {measured}"
+        why.append(f"other programs used {others:.0%} of the processors")
+    if pairs < LEAST_PAIRS:
+        why.append(f"{LEAST_PAIRS} pairs of turns are the least")
+    return f"verdict: not resolved: {', '.join(why)}; measured: {measured}" if why else f"verdict: {measured}"
 
 
 def circumstances(others: float | None) -> dict[str, object]:

@@ -47,23 +47,25 @@ class Pictures:
 
     def gains(self, gains: Sequence[Gain]) -> None:
         """Each gain's ratios and their median."""
-        figure, axes = pyplot.subplots(figsize=(10, 4.6))
+        figure, axes = pyplot.subplots(figsize=(10, 1.6 + 0.55 * len(gains)))
         top = max(robust_top(gain.ratios) for gain in gains)
-        labels = [f"{gain.of}\n{gain.over.name}\nover {gain.under.name}" for gain in gains]
+        labels = [f"{gain.of}: {gain.over.name}\nover {gain.under.name}" for gain in gains]
         for place, gain in enumerate(gains):
-            axes.bar(place, gain.median, 0.5, color=_BAR)
+            axes.barh(place, gain.median, 0.6, color=_BAR)
             shown = [ratio for ratio in gain.ratios if ratio <= top]
-            axes.plot([place] * len(shown), shown, "o", color="black", markersize=4)
-            axes.text(place, 0.04 * top, f"{gain.median:.2f}x", ha="center", fontsize=11, fontweight="bold")
-            _write_cut(axes, place, top, [f"{ratio:.2f}x" for ratio in gain.ratios if ratio > top])
-        axes.bar(0, 0, color=_BAR, label="median of all pairs of turns")
+            axes.plot(shown, [place] * len(shown), "o", color="black", markersize=4)
+            axes.text(0.02 * top, place, f"{gain.median:.2f}x", va="center", fontsize=11, fontweight="bold")
+            if cut := ", ".join(f"{ratio:.2f}x" for ratio in gain.ratios if ratio > top):
+                axes.text(top * 1.01, place, f"> {cut}", va="center", fontsize=8)
+        axes.barh(0, 0, color=_BAR, label="median of all pairs of turns")
         axes.plot([], "o", color="black", markersize=4, label="one pair of turns, beside each other in time")
-        axes.axhline(1, color="black", linewidth=0.8, linestyle="--", label="equally fast")
-        axes.set_xticks(range(len(gains)), labels, fontsize=8)
-        axes.set_ylim(0, top * _ROOM)
-        axes.set_ylabel("times as fast on the same minibatches")
+        axes.axvline(1, color="black", linewidth=0.8, linestyle="--", label="equally fast")
+        axes.set_yticks(range(len(gains)), labels, fontsize=8)
+        axes.invert_yaxis()
+        axes.set_xlim(0, top * _ROOM)
+        axes.set_xlabel("times as fast on the same minibatches")
         self._legend(axes)
-        self._save(figure, "gains", "How many times as fast each step makes the training, one change at a time.")
+        self._save(figure, "gains", "How many times as fast each step makes the training, and several steps together.")
 
     def timeline(self, records: Records, minibatches: range) -> None:
         """One minibatch in the collective schedule, and what the schedule and the plan change; nothing where it is

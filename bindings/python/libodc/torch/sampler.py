@@ -331,12 +331,12 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
                 )
         seed, epoch = _whole("the state's seed", state["seed"], 0), _whole("the state's epoch", state["epoch"], 0)
         delivered = _whole("the state's delivered", state["delivered"], 0)
-        window = self._checked_window(delivered, state["window"])
+        window = self._checked_window(seed, epoch, delivered, state["window"])
         self.seed = seed
         self._position = _Position(epoch, delivered, window)
         self._begin_at = delivered
 
-    def _checked_window(self, delivered: int, given: Any) -> dict[int, list[int]]:
+    def _checked_window(self, seed: int, epoch: int, delivered: int, given: Any) -> dict[int, list[int]]:
         if delivered > len(self):
             raise ValueError(f"the state has {delivered} minibatches delivered, an epoch has {len(self)}")
         numbers = self._left_in_window(delivered)
@@ -351,8 +351,10 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
                 f"the state's window has minibatches of {[len(one) for one in window]} samples; after {delivered} that "
                 f"were delivered it has {counts} (the last as `drop_last` has it), all of them different"
             )
-        if outside := [sample for sample in samples if not 0 <= sample < self.samples]:
-            raise ValueError(f"the state's window has sample {outside[0]} of a dataset of {self.samples}")
+        if outside := sorted(set(samples) - self._samples_in_window(seed, epoch, numbers)):
+            raise ValueError(
+                f"the state's window has sample {outside[0]}, which is not in that window of epoch {epoch}"
+            )
         return dict(zip(numbers, window, strict=True))
 
     def loader(
@@ -374,12 +376,13 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         position, order = self._position, self._order(self._position.epoch)
         return (self._microbatches(position, number, order) for number in range(position.delivered, len(self)))
 
-    def _order(self, epoch: int) -> torch.Tensor:
+    def _order(self, epoch: int, seed: int | None = None) -> torch.Tensor:
+        """`seed`: None: the sampler's."""
         if not self.shuffle:
             return torch.arange(self.samples, device="cpu")
-        wanted = (self.seed, epoch)
+        wanted = (self.seed if seed is None else seed, epoch)
         if self._ordered is None or self._ordered[0] != wanted:
-            generator = torch.Generator().manual_seed(self.seed + epoch)
+            generator = torch.Generator().manual_seed(sum(wanted))
             self._ordered = (wanted, torch.randperm(self.samples, generator=generator, device="cpu"))
         return self._ordered[1]
 
@@ -443,6 +446,12 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         """The minibatches to come in a window that has begun; none between windows."""
         begun = delivered % self.lookahead
         return range(delivered, self._numbers(delivered - begun).stop if begun else delivered)
+
+    def _samples_in_window(self, seed: int, epoch: int, left: range) -> set[int]:
+        """Of all its minibatches, of which `left` are to come."""
+        numbers = self._numbers(left.start - left.start % self.lookahead)
+        order = self._order(epoch, seed)[numbers.start * self.minibatch_size : numbers.stop * self.minibatch_size]
+        return set(order.tolist())
 
     def _rest_of_window(self) -> list[list[int]]:
         """The samples of the minibatches to come in a window that has begun."""

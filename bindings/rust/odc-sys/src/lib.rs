@@ -160,6 +160,7 @@ pub struct odc_stats {
     pub packets_sent: u64,
     pub pinned_bytes: u64,
     pub clamped_addends: u64,
+    pub sync_last_rank: u64,
 }
 
 #[repr(C)]

@@ -59,6 +59,8 @@ counters! {
         pinned_bytes,
         /// Elements of gradients that were too large for this rank's exact sums.
         clamped_addends,
+        /// The rank that arrived last in the last sync; 0 before the first.
+        sync_last_rank,
     }
 }
 

@@ -156,7 +156,7 @@ ODC_HOST_DEVICE unsigned long long add_tiles(const Addend &addend) {
 
 // Adds one thread's part of the elements low ≤ i < high of a tile, one by one, by loads of kUnit bytes.
 template <class Gradient, class Accumulator, unsigned kUnit, class Reduce>
-ODC_HOST_DEVICE void add_singly(const Reduce &reduce, const AddTile &tile, unsigned low, unsigned high, unsigned thread,
+ODC_HOST_DEVICE void add_singly(Reduce &reduce, const AddTile &tile, unsigned low, unsigned high, unsigned thread,
                                 unsigned threads) {
     for (unsigned i = low + thread; i < high; i += threads) {
         const auto bits = load<sizeof(Gradient), kUnit>(tile.from + i * sizeof(Gradient));
@@ -168,7 +168,7 @@ ODC_HOST_DEVICE void add_singly(const Reduce &reduce, const AddTile &tile, unsig
 // warp's groups are consecutive, so that loads and reductions coalesce: a 16-bit gradient is therefore loaded by 8 bytes, not
 // 16.
 template <class Gradient, class Accumulator, unsigned kWidth, unsigned kUnit, class Reduce>
-ODC_HOST_DEVICE void add_tile(const Reduce &reduce, const AddTile &tile, unsigned thread, unsigned threads) {
+ODC_HOST_DEVICE void add_tile(Reduce &reduce, const AddTile &tile, unsigned thread, unsigned threads) {
     constexpr unsigned kBytes = kWidth * sizeof(Gradient);
     // The tile's whole groups; less than a group may be left at either end, where the addend begins or ends.
     const unsigned low = (tile.low + kWidth - 1) / kWidth * kWidth;
@@ -204,8 +204,8 @@ ODC_HOST_DEVICE void add_tile(const Reduce &reduce, const AddTile &tile, unsigne
 
 // The work of one thread of one block; all threads of all blocks together add each element once. `reduce_of`: gives an addend's
 // Reduce, which has kWidth (4, or 1 without vector reductions), one(to, value), and four(to, value, value, value, value), which
-// is used for f32 if `to` is aligned to 16 bytes. A gradient that is not aligned to its elements is added one by one, which is
-// slow.
+// is used for f32 if `to` is aligned to 16 bytes; and it may have finish(), which all threads of a block call together behind an
+// addend of which the block had a tile. A gradient that is not aligned to its elements is added one by one, which is slow.
 template <class Gradient, class Accumulator, class Additions, class ReduceOf>
 ODC_HOST_DEVICE void add_all(const Additions &additions, const ReduceOf &reduce_of, unsigned block, unsigned blocks,
                              unsigned thread, unsigned threads) {
@@ -213,12 +213,13 @@ ODC_HOST_DEVICE void add_all(const Additions &additions, const ReduceOf &reduce_
     for (unsigned n = 0; n < additions.count; ++n) {
         const unsigned after = additions.count - additions.first;
         const auto &addend = additions.addends[n < after ? additions.first + n : n - after];
-        const auto reduce = reduce_of(addend);
+        auto reduce = reduce_of(addend);
         constexpr unsigned kWidth = sizeof(Accumulator) == 4 ? decltype(reduce)::kWidth : 1;
         constexpr unsigned kGroup = kWidth * sizeof(Gradient);
         const unsigned long long tiles = add_tiles<Accumulator>(addend);
         const unsigned shift = add_shift<Accumulator>(addend);
         const unsigned long long end = addend.numel + shift;
+        [[maybe_unused]] const bool has_tile = next < tiles;
         for (; next < tiles; next += blocks) {
             const unsigned long long begin = next * kAddTile;
             const AddTile tile = {reinterpret_cast<uintptr_t>(addend.from) + (begin - shift) * sizeof(Gradient),
@@ -231,6 +232,11 @@ ODC_HOST_DEVICE void add_all(const Additions &additions, const ReduceOf &reduce_
                 add_tile<Gradient, Accumulator, kWidth, sizeof(Gradient)>(reduce, tile, thread, threads);
             } else {
                 add_singly<Gradient, Accumulator, 1>(reduce, tile, tile.low, tile.high, thread, threads);
+            }
+        }
+        if constexpr (requires { reduce.finish(); }) {
+            if (has_tile) {
+                reduce.finish();
             }
         }
         next -= tiles;

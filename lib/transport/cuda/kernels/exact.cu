@@ -10,6 +10,13 @@ struct Atomics {
         asm volatile("red.relaxed.sys.global.add.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "l"(value)
                      : "memory");
     }
+    // Blocks are whole warps.
+    static __device__ __forceinline__ void add_of_warp(unsigned long long *to, unsigned count) {
+        const unsigned sum = __reduce_add_sync(0xffffffff, count);
+        if (sum != 0 && threadIdx.x % 32 == 0) {
+            add(to, sum);
+        }
+    }
     static __device__ __forceinline__ void raise(unsigned long long *to, unsigned long long value) {
         if (*static_cast<volatile unsigned long long *>(to) < value) {  // seldom
             asm volatile("red.relaxed.sys.global.max.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "l"(value)

@@ -54,11 +54,13 @@ struct NotFiniteBit {
         word = reinterpret_cast<unsigned *>(totals + 1) + distance / 32;
         bit = 1U << distance % 32;
     }
+    ODC_HOST_DEVICE bool is_set() const { return (*word & bit) != 0; }
     unsigned *word;
     unsigned bit;
 };
 
-// The Reduce of an addend. Atomics has add(to, value), raise(to, value) to a maximum, and set(word, bits).
+// The Reduce of an addend. Atomics has add(to, value), raise(to, value) to a maximum, set(word, bits), and add_of_warp(to, count),
+// which adds what the threads of a warp hand it by one reduction at most: a gradient may be NaN from end to end.
 template <class Atomics>
 class ExactReduce {
 public:
@@ -66,7 +68,7 @@ public:
 
     ODC_HOST_DEVICE ExactReduce(ExactTotals *totals, double scale) : totals_(totals), scale_(scale) {}
 
-    ODC_HOST_DEVICE void one(long long *to, float gradient) const {
+    ODC_HOST_DEVICE void one(long long *to, float gradient) {
         const double exact = static_cast<double>(gradient) * scale_;
         const double clamped = exact > kLargestAddend    ? kLargestAddend
                                : exact < -kLargestAddend ? -kLargestAddend
@@ -76,24 +78,30 @@ public:
                 mark(to);
                 return;
             }
-            Atomics::add(&totals_->clamped, 1);
+            ++clamped_;
         }
         add(to, same_bits<long long>(clamped + kExactRounder) - same_bits<long long>(kExactRounder));
     }
-    ODC_HOST_DEVICE void one(long long *to, long long sum) const { sum == kNotFinite ? mark(to) : add(to, sum); }
+    ODC_HOST_DEVICE void one(long long *to, long long sum) { sum == kNotFinite ? mark(to) : add(to, sum); }
+    ODC_HOST_DEVICE void finish() const {
+        Atomics::add_of_warp(&totals_->clamped, clamped_);
+        Atomics::add_of_warp(&totals_->not_finite, not_finite_);
+    }
 
 private:
     static ODC_HOST_DEVICE void add(long long *to, long long value) {
         Atomics::add(reinterpret_cast<unsigned long long *>(to), static_cast<unsigned long long>(value));
     }
-    ODC_HOST_DEVICE void mark(const long long *to) const {
+    ODC_HOST_DEVICE void mark(const long long *to) {
         const NotFiniteBit place(totals_, to);
         Atomics::set(place.word, place.bit);
-        Atomics::add(&totals_->not_finite, 1);
+        ++not_finite_;
     }
 
     ExactTotals *totals_;
     double scale_;
+    unsigned clamped_ = 0;
+    unsigned not_finite_ = 0;
 };
 
 // As add(). Gradient long long: sums of host memory.
@@ -159,24 +167,27 @@ ODC_HOST_DEVICE unsigned long long wave_tiles(const ExactWave &wave, unsigned th
 ODC_HOST_DEVICE double read_tile(const ExactWave &wave, unsigned long long tile, unsigned thread, unsigned threads,
                                  float (&values)[kConvertEach], double largest) {
     const bool any_not_finite = wave.totals->not_finite != 0;
+    long long sums[kConvertEach];  // all loads first, so that they are in flight together
 #ifdef __CUDA_ARCH__
 #pragma unroll
 #endif
     for (unsigned k = 0; k < kConvertEach; ++k) {
         const unsigned long long i = wave_element(wave, tile, k, thread, threads);
-        if (i >= wave.end) {
-            continue;
-        }
-        const NotFiniteBit place(wave.totals, wave.sums + i);
-        if (any_not_finite && (*place.word & place.bit) != 0) {
+        sums[k] = i < wave.end ? wave.sums[i] : 0;
+    }
+#ifdef __CUDA_ARCH__
+#pragma unroll
+#endif
+    for (unsigned k = 0; k < kConvertEach; ++k) {
+        const unsigned long long i = wave_element(wave, tile, k, thread, threads);
+        if (any_not_finite && i < wave.end && NotFiniteBit(wave.totals, wave.sums + i).is_set()) {
             values[k] = float_of(0x7fc00000);
             continue;
         }
-        const long long sum = wave.sums[i];
-        const auto rounded = static_cast<double>(sum);
+        const auto rounded = static_cast<double>(sums[k]);
         const double magnitude = rounded < 0 ? -rounded : rounded;
         largest = magnitude > largest ? magnitude : largest;
-        values[k] = exact_to_f32(sum, rounded, wave.unit);
+        values[k] = exact_to_f32(sums[k], rounded, wave.unit);
     }
     return largest;
 }

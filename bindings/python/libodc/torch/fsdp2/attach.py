@@ -27,7 +27,6 @@ from .job import Job
 from .layout import Layout, probe
 from .optimizers import check_owners, unwrapped
 from .streams import Streams, streams_of
-from .summary import SummaryShard
 from .torch_state import FsdpGroup, check_torch, fsdp_groups, has_post_accumulate_hook, has_tensor_hook
 
 logger = logging.getLogger("libodc")
@@ -52,7 +51,7 @@ def attach(
     `timeout`: seconds or a timedelta until a wait raises; the logger "libodc" names the ranks waited for much earlier.
     `check`: also computes the first minibatch's gradients as plain FSDP2 does, by collectives, and compares each .grad.
     `sums`: "exact" gives gradients whose bits depend neither on the order of additions nor, with the same microbatches,
-    on which ranks ran them and how many (2 or more) there are; f32, bf16 and f16. None: by arrival.
+    on which ranks ran them and how many there are; f32, bf16 and f16. None: by arrival.
     `parameters`: where the gathered type is a parameter's own, it lives in the "slice" that others read; with "copy"
     each publish copies it there, so it may be edited while other ranks run forwards.
     `gradients`: with "view" each .grad of the sums' type is the sums themselves from sync to step, which saves its
@@ -100,12 +99,12 @@ def attach(
         ]
         tied = _check_tied(attached)
         _compare_models(attached, process_group)
-        context = _join(process_group, timeout, streams)
-        summaries = SummaryShard(sum(len(group.trainable) for group in attached), ranks)
+        in_gpu_memory = streams.memory is Memory.GPU and any(group.descriptions() for group in attached)
+        context = _join(process_group, timeout, streams.device if in_gpu_memory else None)
         crosscheck = Crosscheck() if check else None
-        job = Job(model, attached, context, summaries, optimizers, streams, crosscheck)
+        job = Job(model, attached, context, optimizers, streams, crosscheck)
         streams.reserve(max(group.reduced_bytes for group in attached))
-        _register(attached, summaries, context, job, streams, Living(parameters, gradients, tied))
+        _register(attached, context, job, streams, Living(parameters, gradients, tied))
         job.begin()
     except BaseException as error:
         with ExitStack() as stack:  # all of it, even if some fails
@@ -318,7 +317,7 @@ def _difference(group: str, rank: int, theirs: Sequence[_Shape], expected: Seque
     )
 
 
-def _join(process_group: dist.ProcessGroup | None, timeout: float | timedelta, streams: Streams) -> Context:
+def _join(process_group: dist.ProcessGroup | None, timeout: float | timedelta, device: torch.device | None) -> Context:
     """A context of its own for each attach, so that models advance independently."""
 
     def all_gather(mine: bytes) -> list[bytes]:
@@ -326,35 +325,27 @@ def _join(process_group: dist.ProcessGroup | None, timeout: float | timedelta, s
         dist.all_gather_object(everyone, mine, group=process_group)
         return everyone
 
-    if process_group is None:  # so the summary's is the only shard
-        return init(rank=0, size=1, all_gather=lambda mine: [mine], timeout=timeout)
+    if process_group is None:
+        return init(rank=0, size=1, all_gather=lambda mine: [mine], timeout=timeout, device=device)
     return init(
         rank=dist.get_rank(process_group),
         size=process_group.size(),
         all_gather=all_gather,
         timeout=timeout,
-        device=None if streams.memory is Memory.HOST else streams.device,
+        device=device,
     )
 
 
-def _register(
-    groups: list[Group],
-    summaries: SummaryShard,
-    context: Context,
-    job: Job,
-    streams: Streams,
-    live: Living,
-) -> None:
+def _register(groups: list[Group], context: Context, job: Job, streams: Streams, live: Living) -> None:
     per_group = [group.descriptions() for group in groups]
     streams.make_room()
     try:
-        all_shards = [*(one for several in per_group for one in several), summaries.description()]
-        shards = iter(context.register_all(all_shards))
+        all_shards = [one for several in per_group for one in several]
+        shards = iter(context.register_all(all_shards) if all_shards else [])
     except NoMemoryError as error:
         raise NoMemoryError("; ".join(filter(None, (str(error), streams.held_by_torch())))) from None
     for group, several in zip(groups, per_group, strict=True):
         group.install([next(shards) for _ in several], job, live)
-    summaries.install(next(shards))
 
 
 def _warn_of_staging(context: Context, streams: Streams) -> None:

@@ -21,6 +21,7 @@ from .backward import Backwards
 from .gradient_views import Gradients, GradientViews
 from .homes import TYPES, Homes, Parameters
 from .layout import Entry, Layout
+from .overlap import GatherWork, Overlap
 from .streams import Streams
 from .torch_state import AllGather, Buffers, FsdpGroup, ReduceScatter, Settings, local_tensor
 
@@ -33,6 +34,7 @@ class JobHooks(Protocol):
     """The part of the job that the communication hooks call."""
 
     backwards: Backwards
+    overlap: Overlap | None
 
     def before_gather(self) -> None: ...
 
@@ -54,7 +56,8 @@ class Living:
 
 
 class Group:
-    """`trainable` is empty in a read-only job: then there is no gradient shard."""
+    """`trainable` is empty in a read-only job: then there is no gradient shard. A single rank gathers nothing, and has
+    a gradient shard for exact sums only."""
 
     def __init__(
         self,
@@ -92,19 +95,19 @@ class Group:
         self._gathers: tuple[Any, ...] | None = None
         self._adds: tuple[Any, ...] | None = None
         self._hooks: list[Any] = []
+        self.adds = len(trainable) > 0 and (layout.process_group is not None or sums is not None)
         # Gradients, until their order in a reduction has been checked.
-        self._unchecked: dict[int, torch.Tensor | None] | None = None if layout.process_group is None else {}
+        self._unchecked: dict[int, torch.Tensor | None] | None = {} if self.adds else None
 
     # ---- attaching ----
 
     def descriptions(self) -> list[ShardDescription]:
-        """The parameter shard's and, if there is something to train, the gradient shard's; none on a single rank."""
-        if self.layout.process_group is None:
-            return []
-        memory, ranks = self.streams.memory, self.ranks
-        numel, type = self.layout.numel * ranks, TYPES[self.layout.dtype]
-        made = [ShardDescription(f"parameters of {self.name}", numel, type, None, memory=memory)]
-        if self.trainable:
+        """The parameter shard's and the gradient shard's, of those that there are."""
+        memory, ranks, made = self.streams.memory, self.ranks, []
+        if self.layout.process_group is not None:
+            numel, type = self.layout.numel * ranks, TYPES[self.layout.dtype]
+            made.append(ShardDescription(f"parameters of {self.name}", numel, type, None, memory=memory))
+        if self.adds:
             numel, type = self.layout.gradient_numel * ranks, TYPES[self.layout.gradient_dtype]
             made.append(
                 ShardDescription(
@@ -122,25 +125,25 @@ class Group:
     @property
     def largest(self) -> float | None:
         """What the exact sums of this rank's slice ask for in the next minibatch; None: there are none."""
-        exact = self.sums is not None and self.layout.process_group is not None and len(self.trainable) > 0
-        return self._gradients.slice.largest if exact else None
+        return self._gradients.slice.largest if self.adds and self.sums is not None else None
 
     def install(self, shards: list[Shard], job: JobHooks, live: Living) -> None:
         """Takes the shards registered from descriptions() and installs the hooks in FSDP2."""
-        if shards:
-            view = shards[0].slice.parameters
+        if self.layout.process_group is not None:
             self._parameters = shards[0]
+            view = shards[0].slice.parameters
             self._published = from_dlpack(view)
             if live.parameters == "slice" and self.may_live_in_slice and view is not None:
                 self.homes.build(view, self._published, live.tied)
-        if len(shards) > 1:
-            self._gradients = shards[1]
-            view = shards[1].slice.gradients
+        if self.adds:
+            self._gradients = shards[-1]
+            view = shards[-1].slice.gradients
             sums = from_dlpack(view)
             self._own_sums = [_part(sums, entry.gradient_offset, entry.local.shape) for entry in self.trainable]
             if live.gradients == "view" and self.sums is None and view is not None:
                 self.views.build(view, sums, self.trainable, live.tied)
         self._running = job.backwards
+        self._overlap = job.overlap
         self.mine = Settings(self.all_gather(job), Add(self, job), 1.0, True)
         self.fsdp.apply(self.mine)
         for index, entry in enumerate(self.trainable):
@@ -176,11 +179,11 @@ class Group:
 
     @property
     def parameter_bytes(self) -> int:
-        return 0 if self.layout.process_group is None else self.layout.numel * self.layout.dtype.itemsize
+        return self.layout.numel * self.layout.dtype.itemsize  # 0 on a single rank
 
     @property
     def sum_bytes(self) -> int:
-        if self.layout.process_group is None or not self.trainable:
+        if not self.adds:
             return 0
         wide = self.sums is not None or self.layout.gradient_dtype == torch.float64
         return self.layout.gradient_numel * (8 if wide else 4)
@@ -272,10 +275,11 @@ class Group:
             "of optimizer.step() (loading, averaging, clamping) call job.publish() on all ranks"
         )
 
-    def gather(self, output: torch.Tensor, mine: torch.Tensor) -> None:
-        if self.gathered and _kind(output) == self._gathers and output.is_contiguous():
+    def gather(self, output: torch.Tensor, mine: torch.Tensor) -> GatherWork | None:
+        """Fills `output`, now or when the work is waited for."""
+        if self._overlap is None and self.gathered and _kind(output) == self._gathers and output.is_contiguous():
             self._parameters.gather_at(output.data_ptr(), self._parameters.numel)
-            return
+            return None
         if mine.nbytes != self._published.nbytes or (mine.is_floating_point() and mine.dtype != self.layout.dtype):
             raise PhaseError(
                 f'FSDP group "{self.name}" gathers {mine.numel()} elements of {mine.dtype}, and at attach gathered '
@@ -285,8 +289,11 @@ class Group:
         if not self.gathered:
             self._check_published(mine)
             self.gathered = True
+        if self._overlap is not None:
+            return self._overlap.gather(self._parameters, output)
         self._parameters.gather(output)
         self._gathers = _kind(output)
+        return None
 
     def _check_published(self, mine: torch.Tensor) -> None:
         """`mine`: what FSDP2 gathers. Where that is the slice itself, only its fingerprint shows edits."""
@@ -317,7 +324,9 @@ class Group:
             )
         whole = self.spread(full)
         self.check_order(full)
-        if _kind(whole) == self._adds and whole.is_contiguous():
+        if self._overlap is not None:
+            self._overlap.add(self._gradients, whole)
+        elif _kind(whole) == self._adds and whole.is_contiguous():
             self._gradients.scatter_add_at(whole.data_ptr(), self._gradients.numel)
         else:
             self._gradients.scatter_add(whole)
@@ -395,7 +404,7 @@ class Group:
             parameter, gradient = entry.parameter, entry.parameter.grad
             first = id(parameter) not in filled
             filled.add(id(parameter))
-            if self.layout.process_group is None:  # FSDP2 has added the gradients of all groups
+            if not self.adds:  # a single rank's FSDP2 has added the gradients of all groups
                 if first and gradient is not None:
                     local_tensor(gradient).div_(divisor)
                 continue
@@ -427,8 +436,7 @@ class Gather(Buffers, AllGather):
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> dist.Work | None:
         self._job.before_gather()
-        self._group.gather(output_tensor, input_tensor)
-        return None
+        return self._group.gather(output_tensor, input_tensor)
 
 
 class Add(Buffers, ReduceScatter):
@@ -437,6 +445,7 @@ class Add(Buffers, ReduceScatter):
 
     def __init__(self, group: Group, job: JobHooks) -> None:
         self._group, self._job = group, job
+        self._input: torch.Tensor | None = None  # on a single rank, which adds exactly
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         # Called for the input, before the gradients are copied into it, and then for the output, unless an exception
@@ -444,6 +453,7 @@ class Add(Buffers, ReduceScatter):
         group, numel = self._group, math.prod(size)
         if not group.pending and numel == group.next_output:
             group.next_output = None
+            self._add_alone()
             return super().allocate(size, dtype=dtype, device=device)
         self._job.before_reduce(group)
         group.take_pending()
@@ -451,9 +461,19 @@ class Add(Buffers, ReduceScatter):
             full = group.streams.reduce_input(numel, dtype)
         else:
             full = super().allocate(size, dtype=dtype, device=device)
-            self._job.reduces_alone(group, full)
+            if group.adds:
+                self._input = full
+            else:
+                self._job.reduces_alone(group, full)
         group.next_output = numel // group.ranks
         return full
+
+    def _add_alone(self) -> None:
+        """A single rank's FSDP2 has written the gradients, and is about to copy them without calling this."""
+        full, self._input = self._input, None
+        if full is not None:
+            self._job.add(self._group, full)
+            full.zero_()
 
     def __call__(
         self,

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
+from ..._abi import Reduction
 from ..._arguments import told
 from ...context import Context
 from ...errors import ArgumentError, JobError, MismatchError, PhaseError
@@ -30,12 +31,13 @@ from .clip import total_norm
 from .crosscheck import Crosscheck
 from .group import Group
 from .homes import move_in, move_out
+from .overlap import overlap_of
 from .report import MinibatchReport
 from .steps import Steps
 from .streams import Streams
-from .summary import JobSummary, RankSummary, SummaryShard
+from .summary import JobSummary, RankSummary, Summaries
 from .torch_state import collectives, local_tensor, other_threads_communicate, reset_after_exception
-from .totals import Combined, Given, Totals, given
+from .totals import VALUES, Combined, Given, Totals, given
 
 logger = logging.getLogger("libodc")
 
@@ -56,23 +58,22 @@ class Job:
         model: nn.Module,
         groups: list[Group],
         context: Context,
-        summaries: SummaryShard,
         optimizers: list[Optimizer],
         streams: Streams,
         crosscheck: Crosscheck | None,
     ) -> None:
         self._groups = groups
         self._context = context
-        self._summaries = summaries
+        self._summaries = Summaries(sum(len(group.trainable) for group in groups), context.rank, context.size)
         self._streams = streams
         self._crosscheck = crosscheck
         self.backwards = Backwards()
+        self.overlap = overlap_of(context, streams.memory)
         self._totals = Totals()
         self._ending = Steps()  # of the minibatch
         self._clipping = Steps()
         self._synced = 0  # calls of sync_gradients
         self._waited = 0  # nanoseconds, up to the last sync
-        self._lateness = [0] * context.size  # how often each rank was the last, up to the last sync
         self._trace: Trace | None = None
         self._span = ExitStack()  # the current span of the trace
         self._phase = Phase.SYNCED
@@ -149,12 +150,14 @@ class Job:
                 self._warn_of_uneven(summary.microbatches)
             self._fill(summary.took_part, divisor)
         self._synced += 1
-        waited_before, self._waited = self._waited, self._waited_ns()
+        stats = self._context.stats()
+        waited_before = self._waited
+        self._waited = stats.publish_wait_ns + stats.lock_wait_ns + stats.sync_wait_ns
         return MinibatchReport(
             self._synced - 1,
             summary.microbatches,
             (self._waited - waited_before) * 1e-9,
-            self._last_to_arrive(),
+            stats.sync_last_rank,
             divisor,
             combined.sums,
             combined.maxima,
@@ -195,6 +198,8 @@ class Job:
         own = {group.name: group.largest for group in self._groups if group.largest is not None}
         if not own:
             return {}
+        if self._context.size == 1:
+            return own
         # In any phase, so not by the context.
         everybody: list[Any] = [None] * self._context.size
         dist.all_gather_object(everybody, own, group=self._groups[0].layout.process_group)
@@ -323,7 +328,7 @@ class Job:
         if not group.took_part:
             for entry in group.trainable:
                 self._before.setdefault(id(entry.parameter), _Gradient(entry.parameter, entry.parameter.grad))
-        if group.layout.process_group is None:
+        if not group.adds:
             # A single rank's .grad is FSDP2's own; it must not add to the last sync's result.
             for index in group.pending:
                 parameter = group.trainable[index].parameter
@@ -395,45 +400,48 @@ class Job:
         self, call: str, weight: float, numbers: Given, *, vetoes: bool = False
     ) -> tuple[JobSummary, float, Combined]:
         """Ends the minibatch. `call`: what all ranks must have called."""
-        rank, step = self._context.rank, self._ending.run
+        step = self._ending.run
         self._ending.begin()
-        step(self._summaries.await_owners)
-        step(lambda: self._summaries.write(rank, self._own_summary(call, numbers, vetoes)))
-        values = [weight, *self._totals.riding(numbers)]
+        collectives = step(self._new_collectives)  # others may begin until the call is repeated
+        own = self._own_summary(call, numbers, vetoes, collectives)
+        room = VALUES - 1
+        names = self._totals.riding(numbers, room - self._summaries.length)
+        values = [weight, *names, *self._summaries.riding(own, room - len(names))]
         total_weight, *travelled = step(lambda: self._context.sync(values))
-        summary = self._summaries.read()
-        others = self._others_that_called(summary, call)
+
+        def reduce(mine: list[float], op: Reduction) -> list[float]:
+            return step(lambda: self._context.all_reduce(mine, op))
+
+        summary = self._summaries.complete(own, travelled[len(names) :], reduce)
+        if summary.other_callers:
+            self._begin_after(summary)
+            raise MismatchError(
+                f"rank {self._context.rank} ended the minibatch with {call}, but ranks {summary.other_callers} with "
+                "something else: all call the same, with the same divisor"
+            )
         try:
-            combined = Combined({}, {}) if others else self._combine(summary, numbers, travelled)
+            combined = self._totals.complete(
+                numbers,
+                travelled[: len(names)],
+                reduce,
+                self._context.rank,
+                new_names=summary.new_names > 0,
+                any_maxima=summary.maxima > 0,
+            )
         except ArgumentError:
             self._begin_after(summary)
             raise
         self._begin_after(summary)
-        if others:
-            raise MismatchError(
-                f"rank {rank} ended the minibatch with {call}, but ranks {others} with something else: all call the "
-                "same, with the same divisor"
-            )
         return summary, total_weight, combined
 
-    def _combine(self, summary: JobSummary, numbers: Given, travelled: list[float]) -> Combined:
-        return self._totals.complete(
-            numbers,
-            travelled,
-            lambda values, op: self._ending.run(lambda: self._context.all_reduce(values, op)),
-            self._context.rank,
-            new_names=summary.new_names > 0,
-            any_maxima=summary.maxima > 0,
-        )
-
-    def _own_summary(self, call: str, numbers: Given, vetoes: bool) -> RankSummary:
+    def _own_summary(self, call: str, numbers: Given, vetoes: bool, collectives: int) -> RankSummary:
         return RankSummary(
             [index in group.took_part for group in self._groups for index in range(len(group.trainable))],
             max((n for group in self._groups for n in group.backwards), default=0),
             len(self._context.claims()),
-            SummaryShard.code(call),
+            call,
             vetoes,
-            self._new_collectives(),
+            collectives,
             self._totals.has_new(numbers),
             bool(numbers.maxima),
         )
@@ -449,6 +457,8 @@ class Job:
                 one.parameter.grad = one.gradient
             if self._crosscheck is not None:
                 self._crosscheck.forget()
+        if self.overlap is not None:
+            self.overlap.synced()
         for group in self._groups:
             group.begin()
         self._left_over = False
@@ -570,25 +580,7 @@ class Job:
                 "sync_gradients() and step() publishes; step first"
             )
 
-    def _others_that_called(self, summary: JobSummary, mine: str) -> list[int]:
-        """The ranks that ended the minibatch with another call; if it is dropped, arguments may differ."""
-        code = SummaryShard.code(mine)
-        return [
-            rank
-            for rank, other in enumerate(summary.calls)
-            if not SummaryShard.is_same_call(code, other, with_arguments=summary.vetoes == 0)
-        ]
-
     # ---- logging ----
-
-    def _waited_ns(self) -> int:
-        stats = self._context.stats()
-        return stats.publish_wait_ns + stats.lock_wait_ns + stats.sync_wait_ns
-
-    def _last_to_arrive(self) -> int:
-        before = self._lateness
-        self._lateness = [self._context.peer_stats(rank).sync_last for rank in range(self._context.size)]
-        return max(range(len(before)), key=lambda rank: self._lateness[rank] - before[rank])
 
     def _warn(self, about: str, text: str) -> None:
         """Logs a warning once for the job: all ranks make this call."""

@@ -13,9 +13,9 @@ from ..._abi import Reduction
 from ...errors import ArgumentError
 from ...exact import ExactSum
 
-LIMIT = 63  # of either kind; 64 values travel with a sync, and one is taken
+VALUES = 64  # in a sync or a reduction
+LIMIT = VALUES - 1  # of either kind
 _PER_VALUE = 6  # bytes of a name, which f64 holds exactly
-_VALUES = 64  # in a reduction
 
 _DIGIT = "\x1f"  # between the name of an exact sum and the number of a digit
 
@@ -41,7 +41,7 @@ class Combined:
 class Totals:
     """All ranks must pass a sync equally many values, whatever names they have. So each keeps the names that any rank
     has passed so far, in the same order. A rank sets a flag in its summary when it has a new one; then, after the sync,
-    names and values that did not travel with it are exchanged by reductions, once per name."""
+    names are exchanged by reductions, once per name. Values that did not travel with the sync take one reduction."""
 
     def __init__(self) -> None:
         self._sums: list[str] = []
@@ -50,9 +50,9 @@ class Totals:
     def has_new(self, given: Given) -> bool:
         return not (given.sums.keys() <= set(self._sums) and given.maxima.keys() <= set(self._maxima))
 
-    def riding(self, given: Given) -> list[float]:
-        """The values for the sync."""
-        return [given.sums.get(name, 0.0) for name in self._sums]
+    def riding(self, given: Given, room: int) -> list[float]:
+        """The values for the sync, at most `room`."""
+        return [given.sums.get(name, 0.0) for name in self._sums[:room]]
 
     def complete(
         self, given: Given, travelled: list[float], reduce: Reduce, rank: int, *, new_names: bool, any_maxima: bool
@@ -63,8 +63,8 @@ class Totals:
         values = list(travelled)
         if new_names:
             _learn(given, sums, maxima, reduce, rank)
-            if late := sums[len(values) :]:
-                values += reduce([given.sums.get(name, 0.0) for name in late], Reduction.SUM)
+        if late := sums[len(values) :]:
+            values += reduce([given.sums.get(name, 0.0) for name in late], Reduction.SUM)
         largest = [-math.inf] * len(maxima)
         if any_maxima:
             largest = reduce([given.maxima.get(name, -math.inf) for name in maxima], Reduction.MAX)
@@ -110,7 +110,7 @@ def _tell(mine: bytes, reduce: Reduce) -> bytes:
     length = int(reduce([float(len(mine))], Reduction.SUM)[0])
     told = b""
     while len(told) < length:
-        step = min(length - len(told), _VALUES * _PER_VALUE)
+        step = min(length - len(told), VALUES * _PER_VALUE)
         part = mine[len(told) : len(told) + step] or bytes(step)
         pieces = [part[begin : begin + _PER_VALUE] for begin in range(0, step, _PER_VALUE)]
         numbers = reduce([float(int.from_bytes(piece, "big")) for piece in pieces], Reduction.SUM)

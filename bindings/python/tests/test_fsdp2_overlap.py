@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Between hosts FSDP2's gathers and additions are started, and complete while the rank computes."""
+
+import json
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+
+from torch_ranks import run_torch_ranks  # noqa: E402
+
+from libodc.torch import fsdp2  # noqa: E402
+
+nn = torch.nn
+fsdp = pytest.importorskip("torch.distributed.fsdp")
+BLOCKS = 4
+Span = Callable[[str], AbstractContextManager[None]]
+
+
+class Block(nn.Module):
+    """Its forward and its backward are spans."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+        self.linear = nn.Linear(8, 8)
+        self.span: Span
+
+    def forward(self, x: Any) -> Any:
+        with self.span(f"forward {self.number}"):
+            return Traced.apply(self.linear(x).tanh(), self)
+
+
+class Traced(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any, block: Block) -> Any:
+        ctx.block = block
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        with ctx.block.span(f"backward {ctx.block.number}"):
+            return gradients[0].clone(), None
+
+
+def sharded(size: int) -> Any:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Block(number) for number in range(BLOCKS)))
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (size,))
+    for block in model:
+        fsdp.fully_shard(block, mesh=mesh)
+    fsdp.fully_shard(model, mesh=mesh)
+    for block, following in pairwise(model):
+        block.set_modules_to_forward_prefetch([following])
+    return model
+
+
+def traced(rank: int, size: int, folder: str) -> None:
+    model = sharded(size)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with fsdp2.attach(model, optimizer, timeout=60) as job, job.trace(folder) as trace:
+        for block in model:
+            block.span = trace.span
+        for _ in range(2):
+            model(torch.ones(2, 8)).sum().backward()
+        job.sync_gradients()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+Times = dict[str, list[tuple[float, float]]]
+
+
+def times_of(folder: Path, rank: int) -> Times:
+    """Begins and ends by name, in microseconds."""
+    times: Times = {}
+    for one in json.loads((folder / "trace.json").read_text())["traceEvents"]:
+        if one["ph"] == "X" and one["pid"] == rank + 1:
+            times.setdefault(one["name"], []).append((one["ts"], one["ts"] + one["dur"]))
+    return times
+
+
+def halves(times: Times, number: int) -> list[list[tuple[float, float]]]:
+    """The starts and the waits of a block's gathers."""
+    return [times[f"gather_{half} parameters of {number}"] for half in ("start", "wait")]
+
+
+@pytest.fixture
+def two_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ODC_TEST_HOSTS", "2")
+
+
+@pytest.fixture
+def between_hosts(two_hosts: None, tmp_path: Path) -> list[Times]:
+    """What `traced` did, by rank."""
+    run_torch_ranks(2, traced, str(tmp_path))
+    return [times_of(tmp_path, rank) for rank in range(2)]
+
+
+@pytest.mark.filterwarnings("ignore:libodc.trace")
+def test_what_is_prefetched_is_read_while_another_block_computes(between_hosts: list[Times]) -> None:
+    for times in between_hosts:
+        assert not any(name.startswith(("gather parameters", "scatter_add gradients")) for name in times)
+        for number in range(1, BLOCKS):
+            starts, waits = halves(times, number)
+            assert len(starts) == len(waits) >= 3  # two forwards and at least one backward
+            begin, end = times[f"forward {number - 1}"][0]
+            assert starts[0][1] < begin and end < waits[0][0]
+        for number in range(1, BLOCKS - 1):  # in backward FSDP2 prefetches by itself
+            starts, waits = halves(times, number)
+            begin, end = times[f"backward {number + 1}"][0]
+            assert starts[1][1] < end and begin < waits[1][0]
+
+
+@pytest.mark.filterwarnings("ignore:libodc.trace")
+def test_additions_complete_at_the_sync_and_two_at_most_are_started(between_hosts: list[Times]) -> None:
+    for times in between_hosts:
+        calls = sorted(
+            (*time, name.split()[0])
+            for name, all_times in times.items()
+            if name.startswith("scatter_add") and "gradients of" in name
+            for time in all_times
+        )
+        assert [call for _, _, call in calls].count("scatter_add_start") == 2 * BLOCKS
+        open_calls = 0
+        for _, _, call in calls:
+            open_calls += 1 if call == "scatter_add_start" else -1
+            assert open_calls <= 2
+        assert open_calls == 2  # the sync completes these
+
+
+@pytest.mark.filterwarnings("ignore:libodc.trace")
+def test_inside_a_host_calls_are_complete_when_they_return(tmp_path: Path) -> None:
+    run_torch_ranks(2, traced, str(tmp_path))
+    names = times_of(tmp_path, 0)
+    assert not any(name.startswith(("gather_", "scatter_add_")) for name in names)
+    assert len(names["gather parameters of 1"]) >= 3
+
+
+def untraced(size: int) -> Any:
+    model = sharded(size)
+    for block in model:
+        block.span = nullcontext
+    return model
+
+
+def asks_and_syncs(rank: int, size: int) -> None:
+    """A gather that is started, and not waited for before the minibatch ends."""
+    model = untraced(size)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with fsdp2.attach(model, optimizer, timeout=60) as job:
+        model(torch.ones(2, 8)).sum().backward()
+        asked = model[2].unshard(async_op=True)
+        job.sync_gradients()
+        asked.wait()
+        model[2].reshard()
+        optimizer.step()
+        optimizer.zero_grad()
+        model(torch.ones(2, 8)).sum().backward()
+        job.sync_gradients()
+
+
+@pytest.mark.usefixtures("two_hosts")
+def test_a_gather_may_be_waited_for_after_the_sync() -> None:
+    run_torch_ranks(2, asks_and_syncs)
+
+
+def is_interrupted(rank: int, size: int, ended: Any) -> None:
+    model = untraced(size)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with fsdp2.attach(model, optimizer, timeout=60) as job:
+        model(torch.ones(2, 8)).sum().backward()
+        job.sync_gradients()
+        if rank == 1:  # publishes when rank 0 has been interrupted
+            assert ended.wait(60)
+        optimizer.step()
+        optimizer.zero_grad()
+        if rank == 0:
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+            with pytest.raises(KeyboardInterrupt):
+                model(torch.ones(2, 8))
+            ended.set()
+            model.reset_iter_state()
+        model(torch.ones(2, 8)).sum().backward()
+        job.sync_gradients()
+
+
+@pytest.mark.skipif(
+    not hasattr(fsdp.FSDPModule, "reset_iter_state"), reason="torch before 2.13 has no reset_iter_state"
+)
+@pytest.mark.usefixtures("two_hosts")
+def test_an_interrupted_gather_is_waited_for_again() -> None:
+    run_torch_ranks(2, is_interrupted, multiprocessing.Event())
