@@ -30,9 +30,9 @@ LAYERS, WIDTH = 16, 2048
 
 WAYS: list[tuple[str, dict[str, Any] | None]] = [
     ("plain FSDP2", None),
-    ("copied parameters", {"parameters": "copy"}),
     ("by default", {}),
-    ('gradients="view"', {"gradients": "view"}),
+    ('parameters="slice"', {"parameters": "slice"}),
+    ('parameters="slice", gradients="view"', {"parameters": "slice", "gradients": "view"}),
 ]
 
 

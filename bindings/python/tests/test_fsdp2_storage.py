@@ -5,6 +5,7 @@ import copy
 import gc
 import io
 import pickle
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 
 def options(rank: int, size: int) -> None:
     expected = by_one_process(Case(), UNEVEN[size])
-    for chosen in ({"parameters": "copy"}, {"gradients": "view"}, {"gradients": "view", "parameters": "copy"}):
+    for chosen in ({"parameters": "slice"}, {"gradients": "view"}, {"gradients": "view", "parameters": "slice"}):
         assert_equal_steps(over_odc(Case(), mesh_of(size), UNEVEN[size], check=True, **chosen), expected)
     model = Case().sharded(mesh_of(size))
     for wrong in ({"parameters": "views"}, {"gradients": True}):
@@ -227,11 +228,50 @@ def left(rank: int, size: int) -> None:
         job.remove()
     del job
     gc.collect()
-    assert Path("/proc/self/maps").read_text().count("memfd:odc") == 0
+    assert slices_mapped() == 0
 
 
 def test_who_has_left_writes_elsewhere() -> None:
     run_torch_ranks(2, left)
+
+
+def slices_mapped() -> int:
+    return Path("/proc/self/maps").read_text().count("memfd:odc")
+
+
+def in_flight(rank: int, size: int) -> None:
+    """A collective that still reads slices when its rank has left and dropped all else keeps their memory."""
+    model = Case().sharded(mesh_of(size))
+    job = attach(model, adamw(model), timeout=LIMIT, parameters="slice", gradients="view")
+    run_microbatches(Case(), model, 0, (1,) * size)
+    job.sync_gradients()
+    parameter: Any = model.blocks[0].up.weight  # as many rows on each rank
+    read = [parameter.detach().to_local(), parameter.grad.to_local()]
+    expected = [one.clone() for one in read]
+    seen, news = parameter.detach().to_local()[:1], News()
+    if rank == 1:  # rank 0 has left before any of its collectives can end
+        news.await_from([0])
+    everyone = [[torch.empty_like(one) for _ in range(size)] for one in read]
+    begun = [dist.all_gather(into, one, async_op=True) for into, one in zip(everyone, read, strict=True)]
+    job.remove()
+    del job, model, parameter, read
+    gc.collect()
+    assert slices_mapped() > 0
+    news.tell()
+    for work, gathered, mine in zip(begun, everyone, expected, strict=True):
+        work.wait()
+        assert torch.equal(gathered[rank], mine)
+    assert torch.equal(seen, expected[0][:1])
+    del work, begun, seen
+    deadline = time.monotonic() + LIMIT
+    while slices_mapped() > 0:  # gloo's thread may let go later
+        assert time.monotonic() < deadline
+        gc.collect()
+        time.sleep(0.01)
+
+
+def test_a_collective_keeps_the_slices_that_it_reads() -> None:
+    run_torch_ranks(2, in_flight)
 
 
 def pickled(rank: int, size: int) -> None:

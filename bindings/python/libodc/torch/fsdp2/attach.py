@@ -40,7 +40,7 @@ def attach(
     check: bool = False,
     sums: Literal["exact"] | None = None,
     exact_state: Mapping[str, float] | None = None,
-    parameters: Parameters = "slice",
+    parameters: Parameters = "copy",
     gradients: Gradients = "copy",
 ) -> Job:
     """Trains `model`, which fully_shard has wrapped, over On-Demand Communication, until the job ends.
@@ -52,8 +52,8 @@ def attach(
     `check`: also computes the first minibatch's gradients as plain FSDP2 does, by collectives, and compares each .grad.
     `sums`: "exact" gives gradients whose bits depend neither on the order of additions nor, with the same microbatches,
     on which ranks ran them and how many there are; f32, bf16 and f16. None: by arrival.
-    `parameters`: where the gathered type is a parameter's own, it lives in the "slice" that others read; with "copy"
-    each publish copies it there, so it may be edited while other ranks run forwards.
+    `parameters`: with "slice" each one whose type is the gathered one lives in the slice that others read, which saves
+    its memory; edits outside of a step then belong within Job.editing(). With "copy" each publish copies it there.
     `gradients`: with "view" each .grad of the sums' type is the sums themselves from sync to step, which saves its
     memory and leaves a .grad of None after the step, as zero_grad() does. With "copy" .grad stays until it is cleared.
     `exact_state`: of Job.exact_state() in the job whose checkpoint has been loaded.

@@ -67,7 +67,7 @@ class Job:
         self._summaries = Summaries(sum(len(group.trainable) for group in groups), context.rank, context.size)
         self._streams = streams
         self._crosscheck = crosscheck
-        self.backwards = Backwards()
+        self.backwards = Backwards(self._drop_zeros)
         self.overlap = overlap_of(context, streams.memory)
         self._totals = Totals()
         self._ending = Steps()  # of the minibatch
@@ -219,7 +219,7 @@ class Job:
         until they have finished, and publishes at the end."""
         self._check_open("editing()")
         self._check_no_gradients("editing() would lose them")
-        self._end_minibatch("editing()")
+        self._end_minibatch("publish() by editing()")
         yield
         if self._phase is Phase.SYNCED:
             self._publish()

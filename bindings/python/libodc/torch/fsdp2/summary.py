@@ -26,7 +26,7 @@ from .totals import VALUES, Reduce
 
 _EXACT = 53  # bits of an integer in f64
 
-_METHODS = ("sync_gradients", "publish", "editing", "the end of trace", "close")
+_METHODS = ("sync_gradients", "publish", "the end of trace", "close")
 _FLAGS = 6  # three of RankSummary, and three about the parameters that took part
 _RIDING = 256  # counts below it ride digit by digit
 
