@@ -37,7 +37,7 @@ class Peak:
 
 
 def train(rank: int, size: int, options: dict[str, Any] | None) -> tuple[int, int]:
-    """The peak of this process's own memory over three steps, and the bytes in slices. `options`: of attach, or None."""
+    """The peak of this process's own memory over three steps, and the bytes in slices. `options`: of attach."""
     torch.manual_seed(0)
     model = nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)])
     mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (size,))

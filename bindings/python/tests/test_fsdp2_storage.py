@@ -7,6 +7,7 @@ import io
 import pickle
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,22 @@ def options(rank: int, size: int) -> None:
 @pytest.mark.parametrize("size", [1, 3])
 def test_options(size: int) -> None:
     run_torch_ranks(size, options)
+
+
+def optimizers(rank: int, size: int) -> None:
+    for how in ("foreach", "fused"):
+        optimized = partial(adamw_by, how)
+        expected = by_one_process(Case(), UNEVEN[size], optimized=optimized)
+        living: dict[str, Any] = {"parameters": "slice", "gradients": "view"}
+        assert_equal_steps(over_odc(Case(), mesh_of(size), UNEVEN[size], optimized=optimized, **living), expected)
+
+
+def adamw_by(how: str, model: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-3, **{how: True})
+
+
+def test_optimizers_step_in_slices() -> None:
+    run_torch_ranks(2, optimizers)
 
 
 # ---- parameters ----
