@@ -363,6 +363,7 @@ def views(rank: int, size: int) -> None:
 
     with attach(model, optimizer, timeout=LIMIT, gradients="view") as job:
         run_microbatches(Case(), model, 0, counts)
+        assert size == 1 or all(parameter.grad is None for parameter in model.parameters())  # not FSDP2's zeros
         job.sync_gradients(divisor=2.0)
         check(whole_gradients(model))
         model(sample(0, rank, 0))  # publishes
