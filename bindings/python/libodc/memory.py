@@ -42,6 +42,13 @@ class View:
     def nbytes(self) -> int:
         return self.numel * self.type.itemsize
 
+    def part(self, begin: int, numel: int, type: Type | None = None) -> View:
+        """From byte `begin` on, `numel` elements of `type` (None: its own), as a view of their own."""
+        type = self.type if type is None else type
+        if begin < 0 or begin % type.itemsize != 0 or begin + numel * type.itemsize > self.nbytes:
+            raise ValueError(f"{numel} {type.name} from byte {begin} on are not in a slice of {self.nbytes} bytes")
+        return View(self._memory, self.address + begin, numel, type, self.device)
+
     def memory(self) -> memoryview:
         """A writable memoryview of the elements."""
         self._check_host()

@@ -3,21 +3,30 @@
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 
 @contextmanager
-def warnings_logged() -> Iterator[list[str]]:
-    """The warnings within the block."""
+def lines_logged(level: int = logging.INFO) -> Iterator[list[str]]:
+    """What is logged within the block."""
     lines: list[str] = []
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             lines.append(record.getMessage())
 
-    handler = Handler(logging.WARNING)
-    logging.getLogger("libodc").addHandler(handler)
+    handler, logger = Handler(level), logging.getLogger("libodc")
+    before = logger.level
+    logger.addHandler(handler)
+    if not logger.isEnabledFor(level):
+        logger.setLevel(level)
     try:
         yield lines
     finally:
-        logging.getLogger("libodc").removeHandler(handler)
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+
+def warnings_logged() -> AbstractContextManager[list[str]]:
+    """The warnings within the block."""
+    return lines_logged(logging.WARNING)

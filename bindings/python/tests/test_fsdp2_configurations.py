@@ -225,7 +225,8 @@ def configured(rank: int, size: int, name: str) -> None:
     if name in CASES:
         assert_equal_steps(by_plain_fsdp2(case, mesh, UNEVEN[size]), expected)
     assert name not in COMPILED or not torch._dynamo.utils.counters["frames"]["ok"]
-    assert_equal_steps(over_odc(case, mesh, UNEVEN[size], run_blocked), expected)
+    for options in ({}, {"parameters": "slice", "gradients": "view"}):
+        assert_equal_steps(over_odc(case, mesh, UNEVEN[size], run_blocked, **options), expected)
     assert name not in COMPILED or torch._dynamo.utils.counters["frames"]["ok"]
 
 

@@ -227,7 +227,8 @@ def ruled(rank: int, size: int, kind: type[Rule]) -> None:
     one, model = Case().model(), Case().sharded(mesh_of(size))
     alone, mine = kind(one), kind(model)
     minibatches = [counts for counts in [*UNEVEN[size], *UNEVEN[size]] if sum(counts) > 0 or kind is not Uncleared]
-    with attach(model, mine.attached, timeout=LIMIT) as job:
+    # Parameters in slices may not be edited while other ranks evaluate; see Job.editing().
+    with attach(model, mine.attached, timeout=LIMIT, parameters="copy") as job:
         for minibatch, counts in enumerate(minibatches):
             run_microbatches(Case(microbatch=mine.microbatch), model, minibatch, counts)
             job.sync_gradients(divisor=total(counts))

@@ -153,7 +153,7 @@ def one_of_the_groups(rank: int, size: int, clear: Callable[[torch.optim.Optimiz
     optimizer, other = adamw(model), adamw(alone)
     parts = [(1,) * size, (0,) * size, tuple(1 + r % 2 for r in range(size)), (2,) * size]
     steps: list[list[Step]] = [[], []]
-    with attach(model, optimizer, timeout=LIMIT) as job:
+    with attach(model, optimizer, timeout=LIMIT, gradients="copy") as job:
         for minibatch, of_ranks in enumerate(parts):
             if clear is keep:
                 alone.zero_grad(set_to_none=False) if any(of_ranks) else None

@@ -15,6 +15,10 @@ dist = torch.distributed
 
 def _with_gloo(rank: int, size: int, job: str, fn: Callable[..., None], store: str, args: tuple[Any, ...]) -> None:
     torch.set_num_threads(1)
+    if options := os.environ.get("ODC_TEST_ATTACH"):  # defaults for attach: "parameters=slice,gradients=view"
+        from libodc.torch.fsdp2 import attach
+
+        attach.__kwdefaults__.update(option.split("=") for option in options.split(","))  # type: ignore[union-attr]
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
     fn(rank, size, *args)
     # A late rank must not lose its peers in the middle of a collective.

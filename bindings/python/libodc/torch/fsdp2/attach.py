@@ -21,7 +21,9 @@ from ...errors import ArgumentError, JobError, MismatchError, NoMemoryError, Uns
 from ...route import Route
 from .crosscheck import Crosscheck
 from .extension import ExtensionGroup
-from .group import Add, Gather, Group
+from .gradient_views import Gradients
+from .group import Add, Gather, Group, Living
+from .homes import Parameters
 from .job import Job
 from .layout import Layout, probe
 from .optimizers import check_owners, unwrapped
@@ -40,6 +42,8 @@ def attach(
     check: bool = False,
     sums: Literal["exact"] | None = None,
     exact_state: Mapping[str, float] | None = None,
+    parameters: Parameters = "copy",
+    gradients: Gradients = "copy",
 ) -> Job:
     """Trains `model`, which fully_shard has wrapped, over On-Demand Communication, until the job ends.
     Collective over the ranks of its mesh. Call it when parameters are materialised and loaded. Slices are where FSDP2
@@ -50,12 +54,20 @@ def attach(
     `check`: also computes the first minibatch's gradients as plain FSDP2 does, by collectives, and compares each .grad.
     `sums`: "exact" gives gradients whose bits depend neither on the order of additions nor, with the same microbatches,
     on which ranks ran them and how many there are; f32, bf16 and f16. None: by arrival.
+    `parameters`: with "slice" each one whose type is the gathered one lives in the slice that others read, which saves
+    its memory; edits outside of a step then belong within Job.editing(). With "copy" each publish copies it there.
+    `gradients`: with "view" each .grad of the sums' type is the sums themselves from sync to step, which saves its
+    memory and leaves a .grad of None after the step, as zero_grad() does. With "copy" .grad stays until it is cleared.
     `exact_state`: of Job.exact_state() in the job whose checkpoint has been loaded.
 
     Raises UnsupportedError, which says what to do instead, and ArgumentError for arguments that contradict each other.
     """
     if sums not in (None, "exact"):
         raise ArgumentError(f'sums is {sums!r}: "exact", or None for sums in the order of arrival')
+    if parameters not in ("slice", "copy"):
+        raise ArgumentError(f'parameters is {parameters!r}: "slice" or "copy"')
+    if gradients not in ("view", "copy"):
+        raise ArgumentError(f'gradients is {gradients!r}: "view" or "copy"')
     if exact_state and sums is None:
         raise ArgumentError('exact_state is of a job with exact sums: attach(sums="exact")')
     optimizers = unwrapped(optimizer)
@@ -87,7 +99,7 @@ def attach(
             )
             for group, layout, was in zip(groups, layouts, before, strict=True)
         ]
-        _check_tied(attached)
+        tied = _check_tied(attached)
         _compare_models(attached, process_group)
         in_gpu_memory = streams.memory is Memory.GPU and any(group.descriptions() for group in attached)
         context = _join(process_group, timeout, streams.device if in_gpu_memory else None)
@@ -96,7 +108,7 @@ def attach(
         overlap = overlap_of(routes, streams.memory)
         job = Job(model, attached, context, optimizers, streams, overlap, crosscheck)
         streams.reserve(max(group.reduced_bytes for group in attached))
-        _register(attached, context, job, streams)
+        _register(attached, context, job, streams, Living(parameters, gradients, tied))
         job.begin()
     except BaseException as error:
         with ExitStack() as stack:  # all of it, even if some fails
@@ -109,7 +121,7 @@ def attach(
             if context is not None and not isinstance(error, JobError):
                 stack.callback(context.abort, f"attach raised {type(error).__name__}: {error}")
         raise
-    _tell(attached, context.rank, routes, unowned, unsharded)
+    _tell(attached, streams, context.rank, routes, unowned, unsharded)
     return job
 
 
@@ -249,18 +261,23 @@ def _one_process_group(groups: list[FsdpGroup], layouts: list[Layout]) -> dist.P
     return first
 
 
-def _check_tied(groups: list[Group]) -> None:
-    """On a single rank FSDP2 adds the gradients of all groups before they are divided."""
+def _check_tied(groups: list[Group]) -> set[int]:
+    """The ids of parameters that are in several groups. On a single rank FSDP2 adds the gradients of all groups before
+    they are divided."""
     first: dict[int, Group] = {}
+    tied = set()
     for group in groups:
-        for entry in group.trainable:
+        for entry in group.layout.entries:
             other = first.setdefault(id(entry.parameter), group)
-            if other.divisor != group.divisor:
+            if other is not group:
+                tied.add(id(entry.parameter))
+            if entry.trainable and group.trainable and other.divisor != group.divisor:
                 raise UnsupportedError(
                     f'parameter "{entry.name}" is in FSDP groups "{other.name}" and "{group.name}", whose gradients '
                     f"are divided by {other.divisor:g} and {group.divisor:g}: call set_gradient_divide_factor with one "
                     "factor for both"
                 )
+    return tied
 
 
 def _compare_models(groups: list[Group], process_group: dist.ProcessGroup | None) -> None:
@@ -323,7 +340,7 @@ def _join(process_group: dist.ProcessGroup | None, timeout: float | timedelta, d
     )
 
 
-def _register(groups: list[Group], context: Context, job: Job, streams: Streams) -> None:
+def _register(groups: list[Group], context: Context, job: Job, streams: Streams, live: Living) -> None:
     per_group = [group.descriptions() for group in groups]
     streams.make_room()
     try:
@@ -332,7 +349,7 @@ def _register(groups: list[Group], context: Context, job: Job, streams: Streams)
     except NoMemoryError as error:
         raise NoMemoryError("; ".join(filter(None, (str(error), streams.held_by_torch())))) from None
     for group, several in zip(groups, per_group, strict=True):
-        group.install([next(shards) for _ in several], job)
+        group.install([next(shards) for _ in several], job, live)
 
 
 def _warn_of_staging(routes: list[Route]) -> None:
@@ -346,7 +363,9 @@ def _warn_of_staging(routes: list[Route]) -> None:
         )
 
 
-def _tell(groups: list[Group], rank: int, routes: list[Route], unowned: list[str], unsharded: list[str]) -> None:
+def _tell(
+    groups: list[Group], streams: Streams, rank: int, routes: list[Route], unowned: list[str], unsharded: list[str]
+) -> None:
     if rank != 0:
         return
     if unowned:
@@ -361,17 +380,42 @@ def _tell(groups: list[Group], rank: int, routes: list[Route], unowned: list[str
             ", ".join(unsharded[:3]),
         )
     _warn_of_staging(routes)
+    _warn_of_copies(groups)
     types = sorted({str(group.layout.dtype).removeprefix("torch.") for group in groups})
     gradients = sorted({str(g.layout.gradient_dtype).removeprefix("torch.") for g in groups if g.trainable})
     logger.info(
         "libodc.torch.fsdp2: %d groups over %d ranks, parameters gathered as %s, gradients added as %s, divided by %s, "
-        "%.1f MiB of slices per rank; rank %d is reached by %s",
+        "%.1f MiB of slices per rank (%s); rank %d is reached by %s",
         len(groups),
         len(routes),
         "/".join(types),
         "/".join(gradients) or "nothing (read only)",
         "/".join(f"{divisor:g}" for divisor in sorted({group.divisor for group in groups})),
-        sum(group.slice_bytes for group in groups) / 2**20,
+        sum(group.parameter_bytes + group.sum_bytes for group in groups) / 2**20,
+        _memory(groups, streams),
         len(routes) - 1,
         routes[-1],
     )
+
+
+def _memory(groups: list[Group], streams: Streams) -> str:
+    """What a rank's memory is for. Parameters that live in slices and sums that are .grad are not beside FSDP2's."""
+    living = sum(group.homes.nbytes for group in groups)
+    as_gradients = sum(group.views.nbytes for group in groups)
+    kinds = {
+        "of parameters that live there": living,
+        "of copies of parameters": sum(group.parameter_bytes for group in groups) - living,
+        "of sums that are .grad": as_gradients,
+        "of sums beside .grad": sum(group.sum_bytes for group in groups) - as_gradients,
+        "and of staged inputs of reductions": streams.INPUTS * max(group.reduced_bytes for group in groups),
+    }
+    return ", ".join(f"{size / 2**20:.1f} {kind}" for kind, size in kinds.items() if size > 0)
+
+
+def _warn_of_copies(groups: list[Group]) -> None:
+    if copied := [one for group in groups for one in group.homes.reasons()]:
+        logger.warning(
+            "odc: %d parameters cannot live in their slices and are copied at each publish: %s…",
+            len(copied),
+            ", ".join(f'"{name}" ({why})' for name, why in copied[:3]),
+        )

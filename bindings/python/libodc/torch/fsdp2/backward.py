@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .torch_state import after_backward, current_backward
 
 
 class Backwards:
     """A backward that raises (out of memory, for example) never finishes, and gradients that it has reduced stay in the
     sums. Reentrant checkpoints run one backward inside another: then the inner ones give the gradients, and the outer
-    one, which may raise between them, is known by the forwards that it repeats."""
+    one, which may raise between them, is known by the forwards that it repeats. `finished` is called when one has."""
 
-    def __init__(self) -> None:
+    def __init__(self, finished: Callable[[], None]) -> None:
+        self._finished = finished
         self._repeating: set[int] = set()  # have repeated forwards and given no gradients yet
         self._open: set[int] = set()
 
@@ -42,5 +45,6 @@ class Backwards:
         def close() -> None:
             self._repeating.discard(backward)
             self._open.discard(backward)
+            self._finished()
 
         after_backward(close)

@@ -13,6 +13,7 @@ from .torch_state import AllGather
 
 class ExtensionGroup(Group):
     publishing = False
+    may_live_in_slice = False
 
     def all_gather(self, job: JobHooks) -> AllGather:
         return ExtensionGather(self, job)
@@ -32,7 +33,7 @@ class ExtensionGroup(Group):
         return None
 
     def changed(self) -> str | None:
-        return self.layout.entries[0].name
+        return f'parameter "{self.layout.entries[0].name}"'
 
     def publish(self, output: torch.Tensor, mine: torch.Tensor) -> None:
         self._published.view(mine.dtype).copy_(mine)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import weakref
@@ -14,22 +15,16 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from torch.utils.dlpack import from_dlpack
 
-from ..._abi import Type
 from ...errors import ArgumentError, InternalError, PhaseError
 from ...shard import Shard, ShardDescription
 from .backward import Backwards
+from .gradient_views import Gradients, GradientViews
+from .homes import TYPES, Homes, Parameters
 from .layout import Entry, Layout
 from .overlap import GatherWork, Overlap
 from .streams import Streams
 from .torch_state import AllGather, Buffers, FsdpGroup, ReduceScatter, Settings, local_tensor
 
-_TYPES = {
-    torch.float32: Type.F32,
-    torch.float64: Type.F64,
-    torch.bfloat16: Type.BF16,
-    torch.float16: Type.F16,
-    torch.uint8: Type.BYTES,
-}
 _SUM = dist.ReduceOp.SUM
 _LARGE = 1 << 16  # elements, from which on one pass over memory counts for more than calls
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -49,6 +44,15 @@ class JobHooks(Protocol):
         """A single rank's FSDP2 is about to write the gradients into `full`, and to add them to .grad."""
 
     def add(self, group: Group, full: torch.Tensor) -> None: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Living:
+    """Where parameters and gradients are to live: what the user wants."""
+
+    parameters: Parameters
+    gradients: Gradients
+    tied: set[int]  # ids of parameters in several groups, which live where they are
 
 
 class Group:
@@ -74,6 +78,8 @@ class Group:
         self.sums = sums
         self._first_largest = largest  # of exact sums; 0: the default
         self.trainable = trainable
+        self.homes = Homes(fsdp, layout)
+        self.views = GradientViews()
         self.before = before  # the state before attach, restored by remove()
         self.divisor = float(self.before.divide_factor or ranks)
         self.gathered = False  # in this minibatch
@@ -99,10 +105,10 @@ class Group:
         """The parameter shard's and the gradient shard's, of those that there are."""
         memory, ranks, made = self.streams.memory, self.ranks, []
         if self.layout.process_group is not None:
-            numel, type = self.layout.numel * ranks, _TYPES[self.layout.dtype]
+            numel, type = self.layout.numel * ranks, TYPES[self.layout.dtype]
             made.append(ShardDescription(f"parameters of {self.name}", numel, type, None, memory=memory))
         if self.adds:
-            numel, type = self.layout.gradient_numel * ranks, _TYPES[self.layout.gradient_dtype]
+            numel, type = self.layout.gradient_numel * ranks, TYPES[self.layout.gradient_dtype]
             made.append(
                 ShardDescription(
                     f"gradients of {self.name}",
@@ -121,20 +127,28 @@ class Group:
         """What the exact sums of this rank's slice ask for in the next minibatch; None: there are none."""
         return self._gradients.slice.largest if self.adds and self.sums is not None else None
 
-    def install(self, shards: list[Shard], job: JobHooks) -> None:
+    def install(self, shards: list[Shard], job: JobHooks, live: Living) -> None:
         """Takes the shards registered from descriptions() and installs the hooks in FSDP2."""
         if self.layout.process_group is not None:
             self._parameters = shards[0]
-            self._published = from_dlpack(shards[0].slice.parameters)
+            view = shards[0].slice.parameters
+            self._published = from_dlpack(view)
+            if live.parameters == "slice" and self.may_live_in_slice and view is not None:
+                self.homes.build(view, self._published, live.tied)
         if self.adds:
             self._gradients = shards[-1]
-            sums = from_dlpack(shards[-1].slice.gradients)
+            view = shards[-1].slice.gradients
+            sums = from_dlpack(view)
             self._own_sums = [_part(sums, entry.gradient_offset, entry.local.shape) for entry in self.trainable]
+            if live.gradients == "view" and self.sums is None and view is not None:
+                self.views.build(view, sums, self.trainable, live.tied)
         self._running = job.backwards
         self.mine = Settings(self.all_gather(job), Add(self, job), 1.0, True)
         self.fsdp.apply(self.mine)
         for index, entry in enumerate(self.trainable):
             self._hooks.append(entry.unsharded.register_post_accumulate_grad_hook(self._noted(index)))
+
+    may_live_in_slice = True
 
     def all_gather(self, job: JobHooks) -> AllGather:
         return Gather(self, job)
@@ -163,12 +177,15 @@ class Group:
         return note
 
     @property
-    def slice_bytes(self) -> int:
-        bytes = self.layout.numel * self.layout.dtype.itemsize  # 0 on a single rank
-        if self.adds:
-            wide = self.sums is not None or self.layout.gradient_dtype == torch.float64
-            bytes += self.layout.gradient_numel * (8 if wide else 4)
-        return bytes
+    def parameter_bytes(self) -> int:
+        return self.layout.numel * self.layout.dtype.itemsize  # 0 on a single rank
+
+    @property
+    def sum_bytes(self) -> int:
+        if not self.adds:
+            return 0
+        wide = self.sums is not None or self.layout.gradient_dtype == torch.float64
+        return self.layout.gradient_numel * (8 if wide else 4)
 
     @property
     def reduced_bytes(self) -> int:
@@ -196,10 +213,17 @@ class Group:
                 )
 
     def copy_parameters(self) -> None:
-        """Copies the local shards into the slice, in the dtype that is gathered."""
+        """Copies the local shards that do not live there into the slice, in the dtype that is gathered."""
         if self.layout.process_group is None:
             return
-        torch._foreach_copy_(self._parts, [self._published_as(entry) for entry in self.layout.entries])
+        copied = [
+            (part, self._published_as(entry))
+            for part, entry in zip(self._parts, self.layout.entries, strict=True)
+            if not self.homes.hold(entry)
+        ]
+        if copied:
+            torch._foreach_copy_([part for part, _ in copied], [local for _, local in copied])
+        self.homes.note()
 
     @functools.cached_property
     def _parts(self) -> list[torch.Tensor]:
@@ -216,13 +240,16 @@ class Group:
         return entry.local
 
     def differs(self) -> str | None:
-        """The name of a parameter whose current shard differs from the published one."""
+        """Words for a parameter whose current shard differs from the published one."""
         if self.layout.process_group is None:
             return None
         for entry, part in zip(self.layout.entries, self._parts, strict=True):
-            if not _same(self._published_as(entry).to(part.device, part.dtype), part):
-                return entry.name
-        return None
+            if self.homes.hold(entry):
+                continue
+            now = dataclasses.replace(entry, parameter=self.fsdp.sharded(entry.slot))  # loading may have replaced it
+            if not _same(self._published_as(now).to(part.device, part.dtype), part):
+                return f'parameter "{entry.name}"'
+        return self.homes.edited()
 
     def begin(self) -> None:
         """Begins a new minibatch."""
@@ -235,15 +262,15 @@ class Group:
     # ---- called by the hooks ----
 
     def changed(self) -> str | None:
-        """If the current slice differs from the published one, the name of a parameter that does; none if only padding
+        """If the current slice differs from the published one, words for a parameter that does; none if only padding
         differs."""
         return self.differs()
 
     def _complaint(self) -> PhaseError | None:
-        if (name := self.changed()) is None:
+        if (what := self.changed()) is None:
             return None
         return PhaseError(
-            f'parameter "{name}" of FSDP group "{self.name}" has changed since it was published: after edits outside '
+            f'{what} of FSDP group "{self.name}" has changed since it was published: after edits outside '
             "of optimizer.step() (loading, averaging, clamping) call job.publish() on all ranks"
         )
 
@@ -259,13 +286,20 @@ class Group:
                 "model, then attach again"
             )
         if not self.gathered:
-            self.streams.compare(_bits(mine.view(-1)), _bits(self._published.view(mine.dtype)), self._complaint)
+            self._check_published(mine)
             self.gathered = True
         if overlap is not None:
             return overlap.gather(self._parameters, output)
         self._parameters.gather(output)
         self._gathers = _kind(output)
         return None
+
+    def _check_published(self, mine: torch.Tensor) -> None:
+        """`mine`: what FSDP2 gathers. Where that is the slice itself, only its fingerprint shows edits."""
+        if not self.homes.hold_all():
+            self.streams.compare(_bits(mine.view(-1)), _bits(self._published.view(mine.dtype)), self._complaint)
+        if (both := self.homes.fingerprints()) is not None:
+            self.streams.compare(*both, self._complaint)
 
     def take_pending(self) -> None:
         """FSDP2 begins to reduce the gradients that exist."""
@@ -277,6 +311,8 @@ class Group:
                 )
         self.reducing = sorted(self.pending)
         self.pending.clear()
+        for index in self.reducing:
+            self.views.reducing(index, self.trainable[index].parameter)
         self.took_part.update(self.reducing)
 
     def add(self, full: torch.Tensor, overlap: Overlap | None) -> None:
@@ -371,7 +407,10 @@ class Group:
                 if first and gradient is not None:
                     local_tensor(gradient).div_(divisor)
                 continue
-            if gradient is None:
+            if (view := self.views.of(index, parameter)) is not None:
+                gradient = view
+                fresh.append((parameter, view))
+            elif gradient is None:
                 gradient = torch.empty_like(parameter)
                 fresh.append((parameter, gradient))
             local = local_tensor(gradient)

@@ -30,6 +30,7 @@ from .backward import Backwards
 from .clip import total_norm
 from .crosscheck import Crosscheck
 from .group import Group
+from .homes import move_in, move_out
 from .overlap import Overlap
 from .report import MinibatchReport
 from .steps import Steps
@@ -68,7 +69,7 @@ class Job:
         self._summaries = Summaries(sum(len(group.trainable) for group in groups), context.rank, context.size)
         self._streams = streams
         self._crosscheck = crosscheck
-        self.backwards = Backwards()
+        self.backwards = Backwards(self._drop_zeros)
         self.overlap = overlap
         self._totals = Totals()
         self._ending = Steps()  # of the minibatch
@@ -83,6 +84,7 @@ class Job:
         self._edited = False  # parameters changed after the publish, before an optimizer's step
         self._left_over = False  # the last sync's gradients were not cleared before this minibatch's first backward
         self._dropped = False  # the last minibatch was dropped
+        self._reduced: Group | None = None  # the last one
         self._cleared: set[int] = set()  # on a single rank: parameters with a .grad of this minibatch
         self._before: dict[int, _Gradient] = {}  # .grad of parameters whose groups were reduced in this minibatch
         self._collectives: int | None = None  # the number begun before this minibatch's first forward
@@ -206,11 +208,23 @@ class Job:
         return {name: max(one[name] for one in everybody) for name in own}
 
     def publish(self) -> None:
-        """Collective: all ranks' parameters were edited outside of optimizer.step() (loading, averaging, clamping)."""
+        """Collective: all ranks' parameters were edited outside of optimizer.step() (loading, averaging, clamping), and
+        no rank ran a forward meanwhile; if one may, edit within editing()."""
         self._check_open("publish()")
         self._check_no_gradients("publish() would lose them")
         self._end_minibatch("publish()")
         self._publish()
+
+    @contextmanager
+    def editing(self) -> Iterator[None]:
+        """Collective, around edits as for publish(), where other ranks may still run forwards (an evaluation): waits
+        until they have finished, and publishes at the end."""
+        self._check_open("editing()")
+        self._check_no_gradients("editing() would lose them")
+        self._end_minibatch("publish() by editing()")
+        yield
+        if self._phase is Phase.SYNCED:
+            self._publish()
 
     @contextmanager
     def unsharded(self) -> Iterator[None]:
@@ -235,8 +249,8 @@ class Job:
             )
         other._reset_groups()
         self._reset_groups()
-        copy_parameters(other._groups, self._groups)
-        self.publish()
+        with self.editing():
+            copy_parameters(other._groups, self._groups)
 
     @contextmanager
     def trace(self, directory: str | os.PathLike[str]) -> Iterator[Trace]:
@@ -280,8 +294,11 @@ class Job:
         with ExitStack() as stack:  # all of it, whatever fails
             stack.callback(self._keep_in_use)
             stack.callback(self._context.close)
+            stack.callback(move_out, [group.homes for group in self._groups])
             for group in self._groups:
+                stack.callback(group.views.leave)
                 stack.callback(group.restore)
+            self._drop_zeros()
             self._reset_groups()
 
     def _keep_in_use(self) -> None:
@@ -330,6 +347,8 @@ class Job:
         if self._phase is Phase.SYNCED:
             raise PhaseError("a backward between sync_gradients() and optimizer.step(): its gradients belong nowhere")
         self.backwards.note_gradient()
+        self._drop_zeros()
+        self._reduced = group
         if self._crosscheck is not None:
             self._crosscheck.read()
         if not self._before:
@@ -372,14 +391,25 @@ class Job:
         with torch.no_grad():
             for group in self._groups:
                 group.refresh()
+            move_in(group.homes for group in self._groups)
+            for group in self._groups:
                 group.copy_parameters()
+            unused = self._late()
+            for group in self._groups:
+                group.views.let_go(lambda parameter: id(parameter) in unused)
         self._context.publish()
         self._streams.published()
         self._phase = Phase.PUBLISHED
         self._collectives = None
         self._show("compute")
 
+    def _drop_zeros(self) -> None:
+        """FSDP2 has made gradients of zeros where views of the sums come at the sync."""
+        if self._reduced is not None:
+            self._reduced.views.drop_zeros()
+
     def _prepare_sync(self) -> None:
+        self._drop_zeros()
         if self._phase is Phase.SYNCED:  # some optimizers have not stepped
             self._publish()
         for group in self._groups:
@@ -550,10 +580,14 @@ class Job:
         """Gradients of the last sync were neither used by a step nor cleared."""
         if self._dropped:
             return False
-        late = (self._optimizers[index] for index in self._to_step)
-        unused = {id(parameter) for one in late for group in one.param_groups for parameter in group["params"]}
+        unused = self._late()
         entries = (entry for group in self._groups for entry in group.trainable if id(entry.parameter) in unused)
         return any(_holds_values(entry.parameter.grad) for entry in entries)
+
+    def _late(self) -> set[int]:
+        """Ids of the parameters whose optimizers have not stepped since the last sync."""
+        late = (self._optimizers[index] for index in self._to_step)
+        return {id(parameter) for one in late for group in one.param_groups for parameter in group["params"]}
 
     def _any_gradients(self) -> bool:
         return self._phase is Phase.PUBLISHED and any(group.took_part or group.pending for group in self._groups)
@@ -563,14 +597,14 @@ class Job:
             raise PhaseError(f"gradients of this minibatch are not synced yet: {why}")
 
     def _differing(self) -> str | None:
-        """The name of a parameter that differs from the published one."""
+        """Words for a parameter that differs from the published one."""
         with torch.no_grad():
-            return next((name for group in self._groups if (name := group.differs()) is not None), None)
+            return next((what for group in self._groups if (what := group.differs()) is not None), None)
 
     def _check_unchanged(self) -> None:
-        if (name := self._differing()) is not None:
+        if (what := self._differing()) is not None:
             raise PhaseError(
-                f'optimizer.step() changed parameter "{name}" after it was published: a forward between '
+                f"optimizer.step() changed {what} after it was published: a forward between "
                 "sync_gradients() and step() publishes; step first"
             )
 

@@ -24,6 +24,7 @@ class Streams(Protocol):
 
     memory: Memory
     device: torch.device
+    INPUTS: int  # staged inputs of reductions
 
     def make_room(self) -> None:
         """Called before memory for slices is allocated: gives back what torch has cached on the device."""
@@ -55,6 +56,7 @@ class Streams(Protocol):
 
 class HostStreams:
     memory = Memory.HOST
+    INPUTS = 0
     device = torch.device("cpu")
 
     def make_room(self) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """All reads of torch's private attributes: PRIVATE lists them, and attach refuses a torch that lacks some. FSDP2 is
-only changed by its public methods, with three exceptions for which there is none: restoring a gradient divide factor of
-None, and that nothing was said of resharding (kept_unsharded), and dropping accumulated gradients (drop_accumulated).
-"""
+only changed by its public methods, with four exceptions for which there is none: restoring a gradient divide factor of
+None, and that nothing was said of resharding (kept_unsharded), dropping accumulated gradients (drop_accumulated), and
+giving a shard other memory (gather_from)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ __all__ = [
     "has_tensor_hook",
     "local_tensor",
     "other_threads_communicate",
+    "others_see",
     "reset_after_exception",
+    "set_local_tensor",
 ]
 
 
@@ -78,6 +80,7 @@ PRIVATE = (
     _Read("FSDPMeshInfo", "shard_mesh_size", "the number of ranks", "DTensor.device_mesh"),
     _Read("FSDPParam", "_module_info", "where a parameter lives", "named_parameters() of the unsharded module"),
     _Read("FSDPParam", "sharded_param", "which parameters are trainable", "named_parameters()"),
+    _Read("FSDPParam", "_sharded_param_data", "a shard's memory", "a method that gives a shard other memory"),
     _Read("FSDPParam", "unsharded_accumulated_grad", "gradients to drop", "a reset_iter_state() that drops them"),
     _Read("ParamModuleInfo", "module", "where a parameter lives", "named_parameters() of the unsharded module"),
     _Read("ParamModuleInfo", "param_name", "where a parameter lives", "named_parameters() of the unsharded module"),
@@ -87,6 +90,8 @@ PRIVATE = (
     _Read("fsdp_collectives", "DefaultAllGather", "another communication hook", _GETTER),
     _Read("fsdp_collectives", "DefaultReduceScatter", "another communication hook", _GETTER),
     _Read("torch._C", "_current_graph_task_id", "which backward runs", "a context of autograd with its number"),
+    _Read("torch._C", "_storage_Use_Count", "whether others see a parameter's memory", "a getter of UntypedStorage"),
+    _Read("UntypedStorage", "_cdata", "whether others see a parameter's memory", "as above"),
     _Read("ExecutionEngine", "queue_callback", "the end of a backward", "torch.autograd.graph, if it had such a hook"),
     _Read("distributed_c10d._world", "pg_map", "how many collectives ran", "nothing: they would not be counted"),
     _Read("ProcessGroup", "_get_sequence_number_for_group", "how many collectives ran", "nothing, as above"),
@@ -104,6 +109,7 @@ def check_torch(model: nn.Module) -> None:
         "Tensor": torch.Tensor,
         "fsdp_collectives": _collectives_module(),
         "torch._C": torch._C,
+        "UntypedStorage": torch.UntypedStorage,
         "ExecutionEngine": getattr(torch.autograd.Variable, "_execution_engine", None),
         "distributed_c10d._world": getattr(dist.distributed_c10d, "_world", None),
         "ProcessGroup": dist.ProcessGroup,
@@ -293,6 +299,23 @@ class FsdpGroup:
             state._auto_reshard_after_forward = chosen
             self.reset()
 
+    @functools.cached_property
+    def _by_slot(self) -> dict[Slot, Any]:
+        return dict(zip(self.slots, self._raw.fsdp_params, strict=True))
+
+    def memory(self, slot: Slot) -> torch.Tensor:
+        """From where FSDP2 gathers a sharded parameter, before it converts it: flat, padded."""
+        memory: torch.Tensor = self._by_slot[slot]._sharded_param_data
+        return memory
+
+    def sharded(self, slot: Slot) -> nn.Parameter:
+        """The sharded parameter, also while the unsharded one is in its slot."""
+        parameter: nn.Parameter = self._by_slot[slot].sharded_param
+        return parameter
+
+    def gather_from(self, slot: Slot, memory: torch.Tensor) -> None:
+        self._by_slot[slot]._sharded_param_data = memory
+
     def drop_accumulated(self) -> None:
         """Drops gradients kept by set_requires_gradient_sync(False), which FSDP2's reset_iter_state() does not."""
         for one in self._raw.fsdp_params:
@@ -308,6 +331,16 @@ class FsdpGroup:
 def local_tensor(tensor: torch.Tensor) -> Any:
     """What to_local() of a DTensor returns under no_grad, at a tenth of its time; another tensor itself."""
     return getattr(tensor, "_local_tensor", tensor)
+
+
+def set_local_tensor(tensor: Any, local: torch.Tensor) -> None:
+    """Gives a DTensor other memory."""
+    tensor._local_tensor = local
+
+
+def others_see(storage: torch.UntypedStorage) -> bool:
+    """Whether a tensor has this memory, in Python or inside torch. The caller has the storage itself only."""
+    return int(torch._C._storage_Use_Count(storage._cdata)) > 1
 
 
 def has_post_accumulate_hook(parameter: torch.Tensor) -> bool:

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Slices are not mapped in forked processes, such as a data loader's workers, which may read the model. So before a
+fork what lives in slices moves out; the next publish moves parameters in again."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+_leave: list[Callable[[list[Any]], None]] = []
+_living: dict[tuple[int, int], weakref.WeakSet[Any]] = {}
+
+
+def watch(one: Any, leave: Callable[[list[Any]], None]) -> None:
+    """Before a fork `leave` is called with all that were given with it by this thread: another one could fork in the
+    middle of a step."""
+    if leave not in _leave:
+        _leave.append(leave)
+    _living.setdefault((threading.get_ident(), _leave.index(leave)), weakref.WeakSet()).add(one)
+
+
+def _before_fork() -> None:
+    for index, leave in enumerate(_leave):
+        if here := list(_living.get((threading.get_ident(), index), ())):
+            leave(here)
+
+
+os.register_at_fork(before=_before_fork)

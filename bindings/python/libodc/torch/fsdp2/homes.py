@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters that live in their slice, so publishing copies nothing, and what tells that they were edited there."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch.utils.dlpack import from_dlpack
+
+from ..._abi import Type
+from ...memory import View
+from .forks import watch
+from .layout import Entry, Layout
+from .relocation import Move, move, move_if_alone
+from .torch_state import FsdpGroup
+
+TYPES = {
+    torch.float32: Type.F32,
+    torch.float64: Type.F64,
+    torch.bfloat16: Type.BF16,
+    torch.float16: Type.F16,
+    torch.uint8: Type.BYTES,
+}
+Parameters = Literal["slice", "copy"]
+
+_ROWS = 64  # sums that a fingerprint consists of
+
+
+@dataclass
+class _Home:
+    entry: Entry
+    memory: torch.Tensor  # the parameter's part of the slice, padded, with a storage of its own
+    tried: int = 0  # the address of the last memory that was not moved here
+    why_not: str = ""
+    versions: tuple[int, int] = (0, 0)
+
+    @property
+    def holds(self) -> bool:
+        local = self.entry.local
+        return local.numel() == 0 or local.data_ptr() == self.memory.data_ptr()
+
+
+class Homes:
+    """Of one group. A parameter has one where what is gathered is its own memory, bit by bit: of the gathered type, on
+    the device where it is gathered, a plain tensor, and in no other group."""
+
+    def __init__(self, fsdp: FsdpGroup, layout: Layout) -> None:
+        self._fsdp = fsdp
+        self._layout = layout
+        self._homes: dict[int, _Home] = {}  # by the entry's id
+        self._fingerprint: torch.Tensor | None = None
+        self._slice: torch.Tensor | None = None
+
+    def build(self, view: View, slice: torch.Tensor, elsewhere: set[int]) -> None:
+        """`elsewhere`: ids of parameters that stay where they are."""
+        self._slice = slice
+        if slice.device.type == "cpu":
+            watch(self, move_out)
+        for entry in self._layout.entries:
+            begin, local = entry.offset * self._layout.dtype.itemsize, entry.local
+            if (
+                id(entry.parameter) not in elsewhere
+                and type(local) is torch.Tensor
+                and local.dtype is entry.unsharded.dtype
+                and local.dtype in TYPES
+                and local.device == slice.device
+                and begin % local.dtype.itemsize == 0
+            ):
+                length = entry.length * self._layout.dtype.itemsize // local.dtype.itemsize
+                part = view.part(begin, length, TYPES[local.dtype])
+                self._homes[id(entry)] = _Home(entry, from_dlpack(part))
+
+    def hold(self, entry: Entry) -> bool:
+        """Whether the parameter is in its slice now."""
+        home = self._homes.get(id(entry))
+        if home is None or not home.holds:
+            return False
+        memory = self._fsdp.memory(entry.slot)  # loading may have replaced the parameter
+        return memory.numel() == 0 or memory.data_ptr() == home.memory.data_ptr()
+
+    def hold_all(self) -> bool:
+        """Whether FSDP2 gathers nothing but the slice."""
+        return all(self.hold(entry) for entry in self._layout.entries)
+
+    # ---- moving ----
+
+    def moves_in(self) -> Iterator[tuple[_Home, Move]]:
+        """Of parameters whose memory is new: at attach, and where loading has replaced it."""
+        for home in self._homes.values():
+            memory = self._fsdp.memory(home.entry.slot)
+            if home.holds or home.tried == memory.data_ptr():
+                continue
+            home.tried = memory.data_ptr()
+            if _is_whole(memory, home):
+                yield home, Move(self._fsdp, home.entry.slot, home.memory)
+            else:
+                home.why_not = "part of a larger tensor"
+
+    def moves_out(self) -> Iterator[Move]:
+        for home in self._homes.values():
+            if home.memory.numel() > 0 and self._fsdp.memory(home.entry.slot).data_ptr() == home.memory.data_ptr():
+                yield Move(self._fsdp, home.entry.slot, torch.empty_like(home.memory))
+
+    def reasons(self) -> Iterator[tuple[str, str]]:
+        """Names and reasons of parameters that could live in the slice, and do not."""
+        for home in self._homes.values():
+            if not home.holds:
+                yield home.entry.name, home.why_not
+
+    @property
+    def nbytes(self) -> int:
+        """Of parameters that live in the slice."""
+        return sum(home.memory.nbytes for home in self._homes.values() if home.holds)
+
+    # ---- edits ----
+
+    def note(self) -> None:
+        """The parameters are published as they are now."""
+        self._fingerprint = None
+        if self._slice is not None and any(home.holds for home in self._homes.values()):
+            self._fingerprint = fingerprint(self._slice)
+        for home in self._homes.values():
+            home.versions = _versions(home.entry)
+
+    def fingerprints(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Of the slice now, and when it was published; None: no parameter lives in it."""
+        if self._fingerprint is None or self._slice is None:
+            return None
+        return fingerprint(self._slice), self._fingerprint
+
+    def edited(self) -> str | None:
+        """Names what differs in the slice from what was published there: by torch's counters of edits, which those
+        through .data and by optimizers do not advance."""
+        both = self.fingerprints()
+        if both is None or torch.equal(*both):
+            return None
+        changed = [home.entry.name for home in self._homes.values() if home.versions != _versions(home.entry)]
+        if changed:
+            return f'parameter "{changed[0]}"'
+        some = [f'"{home.entry.name}"' for home in itertools.islice(self._homes.values(), 3)]
+        return f"one of the parameters {', '.join(some)}…"
+
+
+def move_in(groups: Iterable[Homes]) -> None:
+    moves = [one for homes in groups for one in homes.moves_in()]
+    if moves:
+        move_if_alone([one for _, one in moves])
+        for home, one in moves:
+            home.why_not = "seen by other tensors" if one.held else ""
+
+
+def move_out(groups: Iterable[Homes]) -> None:
+    """Peers may still read the slices, and must not see what changes next."""
+    if moves := [one for homes in groups for one in homes.moves_out()]:
+        with torch.no_grad():
+            move(moves)
+
+
+def fingerprint(memory: torch.Tensor) -> torch.Tensor:
+    """Sums over all bits, and the bits that are left over. One pass, at the speed of memory."""
+    bits = memory.view(torch.uint8)
+    whole = bits.numel() // (8 * _ROWS) * (8 * _ROWS)
+    sums = bits[:whole].view(torch.int64).view(_ROWS, -1).sum(1)
+    return torch.cat([sums.view(torch.uint8), bits[whole:]])
+
+
+def _is_whole(memory: torch.Tensor, home: _Home) -> bool:
+    local = home.entry.local
+    return (
+        memory.dtype is home.memory.dtype
+        and memory.numel() == home.memory.numel()
+        and memory.untyped_storage().nbytes() == memory.nbytes
+        and memory.data_ptr() == local.data_ptr()
+        and local.is_contiguous()
+    )
+
+
+def _versions(entry: Entry) -> tuple[int, int]:
+    return entry.parameter._version, entry.local._version
