@@ -435,6 +435,12 @@ void choose_routes(Membership &membership, const std::vector<IdentityInfo> &info
         join_gpus(membership, all, local.options, deadline);
     }
     connect_peers(membership);
+    membership.node_cache = node_cache_share(membership);
+    for (Peer &peer : membership.peers) {
+        if (peer.host_index != membership.own().host_index && !membership.node_cache.why.empty()) {
+            peer.route.choice.why += "; " + membership.node_cache.why;
+        }
+    }
 }
 
 void fail_everywhere(Allgather &exchange, const Error &error, const Deadline &deadline) {
