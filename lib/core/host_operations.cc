@@ -234,6 +234,8 @@ void HostOperations::start_gather(Operation &operation, Operation::Gather &gathe
     for (const uint64_t index : here) {
         get(operation, index);
     }
+    std::erase_if(gather.cached,
+                  [&](uint64_t index) { return cache_.copy(shard, index, operation.target(index)); });
 }
 
 void HostOperations::finish_gather(Operation &operation, Operation::Gather &gather, Job::Wait &wait) {
@@ -250,7 +252,7 @@ void HostOperations::finish_gather(Operation &operation, Operation::Gather &gath
     }
     for (; gather.copied < gather.cached.size(); ++gather.copied) {
         const uint64_t index = gather.cached[gather.copied];
-        if (!cache_.copy(shard, index, operation.target(index), wait)) {
+        if (!cache_.await_and_copy(shard, index, operation.target(index), wait)) {
             get(operation, index);
         }
     }

@@ -220,33 +220,42 @@ void NodeCache::read(Shard &shard, uint64_t index, Endpoint &owner) {
     }
 }
 
-CacheWord NodeCache::await(CacheSlot &slot, int owner, Job::Wait &wait) {
-    const auto now = [&slot] { return CacheWord(slot.word.load(std::memory_order_acquire)); };
-    const int reader = job_.local_peers()[now().reader()];
-    const OwnerWatch owner_watch(job_.block(owner).doorbell);
-    ReaderWatch reader_watch(job_.block(reader), reader == job_.rank());
-    wait.until(reader, [&] { return now().state() != CacheState::Reading || reader_watch.is_stuck(); });
-    return now();
-}
-
-bool NodeCache::copy(Shard &shard, uint64_t index, std::byte *to, Job::Wait &wait) {
-    const int owner = shard.owner(index);
-    directory_.await_published(shard, index, wait);
+bool NodeCache::copy(const Shard &shard, uint64_t index, std::byte *to) {
     CacheSlot &slot = this->slot(shard, index);
-    wait.describe([&, owner] {
-        const int reader = job_.local_peers()[CacheWord(slot.word.load(std::memory_order_relaxed)).reader()];
-        return formatted("the slice of {} of shard \"{}\" is on its way to the node cache, read by rank {}; the owner {}",
-                         job_.who(owner), shard.name(), reader, job_.what(owner));
-    });
-    if (await(slot, owner, wait).state() != CacheState::Full) {
-        job_.log().debug("reads the slice of rank {} of shard \"{}\" by itself: it does not come to the node cache", owner,
-                         shard.name());
+    const CacheWord word(slot.word.load(std::memory_order_acquire));
+    if (word.epoch() != epoch() || word.state() != CacheState::Full) {
         return false;
     }
     const uint64_t bytes = slice_bytes_of(shard, index);
     copy_bytes(to, slot.bytes(), bytes);
     counters_.served_bytes.add(bytes);
     return true;
+}
+
+bool NodeCache::await_and_copy(Shard &shard, uint64_t index, std::byte *to, Job::Wait &wait) {
+    const int owner = shard.owner(index);
+    directory_.await_published(shard, index, wait);
+    const CacheSlot &slot = this->slot(shard, index);
+    wait.describe([&, owner] {
+        const size_t reader = CacheWord(slot.word.load(std::memory_order_relaxed)).reader();
+        return formatted("the slice of {} of shard \"{}\" is on its way to the node cache, where rank {} reads it; the owner {}",
+                         job_.who(owner), shard.name(), job_.local_peers()[reader], job_.what(owner));
+    });
+    await(slot, owner, wait);
+    const bool copied = copy(shard, index, to);
+    if (!copied) {
+        job_.log().debug("reads the slice of rank {} of shard \"{}\" for itself, as it does not come to the node cache",
+                         owner, shard.name());
+    }
+    return copied;
+}
+
+void NodeCache::await(const CacheSlot &slot, int owner, Job::Wait &wait) {
+    const auto word = [&slot] { return CacheWord(slot.word.load(std::memory_order_acquire)); };
+    const int reader = job_.local_peers()[word().reader()];
+    const OwnerWatch owner_watch(job_.block(owner).doorbell);
+    ReaderWatch reader_watch(job_.block(reader), reader == job_.rank());
+    wait.until(reader, [&] { return word().state() != CacheState::Reading || reader_watch.is_stuck(); });
 }
 
 // An interrupted gather leaves reads behind.

@@ -46,8 +46,10 @@ public:
     bool has_slot(const Shard &shard, uint64_t index) const;
     // Begins to read the slice into its slot, unless another rank has begun. The owner has registered the shard.
     void read(Shard &shard, uint64_t index, Endpoint &owner);
-    // Waits until the slice is in its slot and copies it; false if it does not come there: it is to be read directly.
-    bool copy(Shard &shard, uint64_t index, std::byte *to, Job::Wait &wait);
+    // Copies the slice if it is in its slot, without waiting or after a wait; false: it is not. After a wait it does not come there
+    // any more and is to be read directly.
+    bool copy(const Shard &shard, uint64_t index, std::byte *to);
+    bool await_and_copy(Shard &shard, uint64_t index, std::byte *to, Job::Wait &wait);
     // Before this rank arrives: waits for the reads that it has begun.
     void end_reads(Job::Wait &wait);
 
@@ -58,7 +60,7 @@ private:
         std::shared_ptr<Request> request;
     };
     CacheSlot &slot(const Shard &shard, uint64_t index) const;
-    CacheWord await(CacheSlot &slot, int owner, Job::Wait &wait);
+    void await(const CacheSlot &slot, int owner, Job::Wait &wait);
     uint64_t epoch() const { return job_.minibatch() + 1; }
 
     Job &job_;
