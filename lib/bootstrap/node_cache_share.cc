@@ -55,8 +55,9 @@ NodeCacheShare node_cache_share(const Membership &membership) {
             least_of = rank;
         }
     }
-    return {least, formatted("this host reads it once a minibatch, while slots of {} bytes a rank suffice ({} of rank {})",
-                             least, setting_row(Setting::kNodeCache).name, least_of)};
+    return {least,
+            formatted("this host reads it once a minibatch, while slots of {} bytes a rank suffice ({} of rank {})",
+                      least, setting_row(Setting::kNodeCache).name, least_of)};
 }
 
 }  // namespace odc

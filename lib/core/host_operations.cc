@@ -234,8 +234,7 @@ void HostOperations::start_gather(Operation &operation, Operation::Gather &gathe
     for (const uint64_t index : here) {
         get(operation, index);
     }
-    std::erase_if(gather.cached,
-                  [&](uint64_t index) { return cache_.copy(shard, index, operation.target(index)); });
+    std::erase_if(gather.cached, [&](uint64_t index) { return cache_.copy(shard, index, operation.target(index)); });
 }
 
 void HostOperations::finish_gather(Operation &operation, Operation::Gather &gather, Job::Wait &wait) {

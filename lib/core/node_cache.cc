@@ -67,7 +67,7 @@ std::vector<uint64_t> holders_of(const Job &job, const Shard &shard) {
 std::unique_ptr<Places> find_places(const Job &job, const Shard &shard, const std::vector<uint64_t> &holders) {
     auto places = std::make_unique<Places>();
     places->of.resize(shard.owners());
-    std::map<size_t, size_t> owners_on;         // by host
+    std::map<size_t, size_t> owners_on;       // by host
     std::vector<Place> next(holders.size());  // free place of each holder
     for (uint64_t index = 0; index < shard.owners(); ++index) {
         if (job.on_this_host(shard.owner(index)) || shard.slices().numel(index) == 0) {
@@ -207,12 +207,11 @@ void NodeCache::read(Shard &shard, uint64_t index, Endpoint &owner) {
     };
     const uint64_t holder = this->holder(shard, index);
     try {
-        auto mapped =
-            std::make_shared<Mapped>(job_.peer(shard.owner(holder)).arena, shard.linked(holder)->segment);
+        auto mapped = std::make_shared<Mapped>(job_.peer(shard.owner(holder)).arena, shard.linked(holder)->segment);
         const std::lock_guard lock(mutex_);
         reads_.reserve(reads_.size() + 1);
-        StartedGet started = owner.start_get(shard.slice(index), slot.bytes(), epoch(),
-                                             [end, mapped](bool complete) { end(complete); });
+        StartedGet started =
+            owner.start_get(shard.slice(index), slot.bytes(), epoch(), [end, mapped](bool complete) { end(complete); });
         reads_.push_back({&shard, index, std::move(started.request)});
     } catch (...) {
         end(false);
@@ -238,8 +237,9 @@ bool NodeCache::await_and_copy(Shard &shard, uint64_t index, std::byte *to, Job:
     const CacheSlot &slot = this->slot(shard, index);
     wait.describe([&, owner] {
         const size_t reader = CacheWord(slot.word.load(std::memory_order_relaxed)).reader();
-        return formatted("the slice of {} of shard \"{}\" is on its way to the node cache, where rank {} reads it; the owner {}",
-                         job_.who(owner), shard.name(), job_.local_peers()[reader], job_.what(owner));
+        return formatted(
+            "the slice of {} of shard \"{}\" is on its way to the node cache, where rank {} reads it; the owner {}",
+            job_.who(owner), shard.name(), job_.local_peers()[reader], job_.what(owner));
     });
     await(slot, owner, wait);
     const bool copied = copy(shard, index, to);

@@ -6,6 +6,7 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { PART = 1000, GATHERS = 3, MINIBATCHES = 3, MOST_HOSTS = 3, SLOT_BYTES = 64 + (PART * 4 + 63) / 64 * 64 };
@@ -116,6 +117,30 @@ static void what_does_not_fit_crosses_for_each_gather(void **state) {
     (void)state;
     snprintf(bytes, sizeof bytes, "%d", 2 * SLOT_BYTES - 1);
     run_on(__func__, 3, 6, bytes, half_fits, NULL);
+}
+
+/* The 16 MiB of addresses for slices that RLIMIT_FSIZE leaves have room for a slice, and not for another one's slot. */
+static void has_no_memory(int rank, int size, const char *job, void *arg) {
+    enum { SLICE = 9 << 18 };
+    (void)arg;
+    CHECK(setrlimit(RLIMIT_FSIZE, &(struct rlimit){32 << 20, 32 << 20}) == 0);
+    odc_context *context = join(rank, size, job);
+    tensor t = make_tensor(context, "layer", (uint64_t)size * SLICE, ODC_F32, 0);
+    write_parameters(t, 1);
+    CHECK_OK(odc_publish(t.shard, NULL));
+    check_gather(t, 1);
+    CHECK_OK(odc_minibatch_sync(context));
+    CHECK_EQUAL(stats_of(context).fetched_bytes, 2 * SLICE * sizeof(float));
+    CHECK_EQUAL(stats_of(context).served_bytes, 0);
+    odc_destroy(context);
+}
+
+static void without_memory_for_slots_a_shard_is_registered_all_the_same(void **state) {
+    (void)state;
+    needs_processes("it limits a process");
+    setenv("ODC_TEST_HOSTS", "2", 1);
+    setenv("ODC_NODE_CACHE", "auto", 1);
+    run_processes(4, has_no_memory, NULL);
 }
 
 /* A released shard's slots are there for the next one, whose slices differ. */
@@ -242,6 +267,47 @@ static void run_interrupted(const char *test, int stops) {
     run_processes_of(test, 4, 0, is_interrupted, what);
 }
 
+/* Nobody gathers what rank 0 reads in minibatch 1, when it is interrupted; it is long. */
+static void leaves_reads_behind(int rank, int size, const char *job, void *arg) {
+    enum { LARGE = 12000000 };
+    steps *what = arg;
+    odc_config config = config_of(rank, size, job);
+    odc_context *context = NULL;
+    config.interrupted = rank == 0 ? is_wanted : NULL;
+    config.interrupted_arg = what;
+    CHECK_OK(odc_init(&config, &context));
+    tensor t = make_tensor(context, "layer", LARGE, ODC_F32, 0);
+    float *full = new_full(LARGE, ODC_F32);
+    CHECK_OK(odc_publish(t.shard, NULL));
+    CHECK_OK(odc_gather(t.shard, full, LARGE, NULL));
+    CHECK_OK(odc_minibatch_sync(context));
+    const uint64_t before = stats_of(context).fetched_bytes;
+    if (rank % 2 == 1) {
+        await_flag(&what->begun, 1);
+    }
+    CHECK_OK(odc_publish(t.shard, NULL));
+    if (rank == 2) {
+        set_flag(&what->published, 1);
+    } else if (rank == 0) {
+        await_flag(&what->published, 1);
+        set_flag(&what->wanted, 1);
+        CHECK_EQUAL(odc_gather(t.shard, full, LARGE, NULL), ODC_ERROR_INTERRUPTED);
+        set_flag(&what->wanted, 0);
+        set_flag(&what->begun, 1);
+    }
+    CHECK_OK(odc_minibatch_sync(context));
+    CHECK_EQUAL(stats_of(context).fetched_bytes - before, rank == 0 ? LARGE / 2 * sizeof(float) : 0);
+    free(full);
+    odc_destroy(context);
+}
+
+static void sync_ends_the_reads_of_an_interrupted_gather(void **state) {
+    (void)state;
+    setenv("ODC_TEST_HOSTS", "2", 1);
+    setenv("ODC_NODE_CACHE", "auto", 1);
+    run_processes(4, leaves_reads_behind, share(sizeof(steps)));
+}
+
 static void what_an_interrupted_gather_reads_is_there_for_others(void **state) {
     (void)state;
     run_interrupted(__func__, 0);
@@ -261,8 +327,9 @@ static void differs(int rank, int size, const char *job, void *arg) {
     setenv("ODC_NODE_CACHE", rank == 2 ? "off" : "1000000", 1);
     odc_context *context = join(rank, size, job);
     CHECK_OK(odc_get_route(context, (rank + 1) % size, ODC_HOST_MEMORY, &route));
-    CHECK_SENTENCE(route.why, rank % 2 == 0 ? "each rank of this host reads it for itself, as rank 2 has ODC_NODE_CACHE=off"
-                                            : "this host reads it once a minibatch, while slots of 1000000 bytes a rank");
+    CHECK_SENTENCE(route.why, rank % 2 == 0
+                                  ? "each rank of this host reads it for itself, as rank 2 has ODC_NODE_CACHE=off"
+                                  : "this host reads it once a minibatch, while slots of 1000000 bytes a rank");
     CHECK_OK(odc_get_route(context, (rank + 2) % size, ODC_HOST_MEMORY, &route));
     CHECK(strstr(route.why, "ODC_NODE_CACHE") == NULL);
     tensor t = make_parts(context, "layer");
@@ -303,9 +370,11 @@ int main(void) {
         cmocka_unit_test(each_foreign_slice_crosses_once_a_host_and_minibatch),
         cmocka_unit_test(without_a_cache_it_crosses_for_each_gather),
         cmocka_unit_test(what_does_not_fit_crosses_for_each_gather),
+        cmocka_unit_test(without_memory_for_slots_a_shard_is_registered_all_the_same),
         cmocka_unit_test(slots_are_given_back),
         cmocka_unit_test(a_rank_with_an_empty_slice_gathers_from_the_cache),
         cmocka_unit_test(what_an_interrupted_gather_reads_is_there_for_others),
+        cmocka_unit_test(sync_ends_the_reads_of_an_interrupted_gather),
         cmocka_unit_test(who_waits_for_a_stopped_rank_reads_for_itself),
         cmocka_unit_test(a_host_has_a_cache_if_all_its_ranks_have),
         cmocka_unit_test(a_wrong_setting_is_refused),

@@ -52,7 +52,7 @@ def test_stats_are_of_every_open_context() -> None:
 
 
 def test_the_table_is_aligned_and_short() -> None:
-    totals = libodc.Stats(384, 1_500_000_000, 7, 999, 12, 213_000_000, 1_402_000_000, 4_000_000, 96_000_000, 0, 0, 0, 0)
+    totals = libodc.Stats(384, 1_500_000_000, 7, 999, 12, 213_000_000, 1_402_000_000, 4_000_000, 96_000_000, *[0] * 7)
     peers = [libodc.PeerStats(rank * 10_000_000, 200_000_000, 3) for rank in range(40)]
     one = libodc.ContextStats("actor", 1, 3, 12, totals, peers[:3])
     assert str(one) == (
