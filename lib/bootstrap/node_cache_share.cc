@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "base/settings.h"
-#include "bootstrap/membership.h"
 #include "topology/host.h"
 
 namespace odc {
@@ -35,24 +34,23 @@ NodeCacheOffer node_cache_offer(const Allgather *exchange) {
     return {NodeCacheOffer::Kind::Bytes, static_cast<uint64_t>(bytes)};
 }
 
-NodeCacheShare node_cache_share(const Membership &membership) {
-    const std::vector<int> &local_peers = membership.hosts[membership.own().host_index];
-    if (membership.hosts.size() == 1 || local_peers.size() == 1) {
+NodeCacheShare node_cache_share(const std::vector<const ControlBlock *> &local_peers) {
+    if (local_peers.size() == 1) {
         return {};
     }
     uint64_t least = std::numeric_limits<uint64_t>::max();
     int least_of = 0;
-    for (const int rank : local_peers) {
-        const NodeCacheOffer offer = membership.peers[static_cast<size_t>(rank)].control_block().node_cache;
+    for (const ControlBlock *peer : local_peers) {
+        const NodeCacheOffer &offer = peer->node_cache;
         if (offer.kind == NodeCacheOffer::Kind::Off) {
-            return {0, formatted("each rank of this host reads it for itself, as rank {} has {}=off", rank,
+            return {0, formatted("each rank of this host reads it for itself, as rank {} has {}=off", peer->rank,
                                  setting_row(Setting::kNodeCache).name)};
         }
         const uint64_t bytes =
             offer.kind == NodeCacheOffer::Kind::Auto ? offer.bytes / local_peers.size() : offer.bytes;
         if (bytes < least) {
             least = bytes;
-            least_of = rank;
+            least_of = peer->rank;
         }
     }
     return {least,

@@ -7,11 +7,11 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace odc {
 
 class Allgather;
-struct Membership;
 
 struct NodeCacheShare {
     uint64_t bytes = 0;  // of each rank; 0: there is no cache
@@ -21,7 +21,7 @@ struct NodeCacheShare {
 // This rank's, by ODC_NODE_CACHE. Throws ODC_ERROR_ARGUMENT. `exchange`: NULL where all ranks are on this host, where looking at
 // its memory would take time for nothing.
 NodeCacheOffer node_cache_offer(const Allgather *exchange);
-// The least that any rank of this host offers. Their control blocks are mapped.
-NodeCacheShare node_cache_share(const Membership &membership);
+// The least that any of a host's ranks offers, by their control blocks, if it has several.
+NodeCacheShare node_cache_share(const std::vector<const ControlBlock *> &local_peers);
 
 }  // namespace odc

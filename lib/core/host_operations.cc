@@ -8,6 +8,7 @@
 #include "bootstrap/peer.h"
 #include "core/counters.h"
 #include "core/exact_sums.h"
+#include "core/node_cache.h"
 #include "core/remote_memory.h"
 #include "core/shard_directory.h"
 #include "transport/shm/stripe_lock.h"
@@ -32,7 +33,9 @@ void clear_untouched(const RemoteSlice &mine, uint64_t epoch) {
 HostOperations::HostOperations(Job &job, ShardDirectory &directory, RemoteMemory &remote_memory, Counters &counters,
                                uint64_t cache_bytes, CheckBuffer check)
     : job_(job), directory_(directory), remote_memory_(remote_memory), counters_(counters),
-      cache_(job, directory, counters, cache_bytes), check_buffer_(check) {}
+      cache_(std::make_unique<NodeCache>(job, directory, counters, cache_bytes)), check_buffer_(check) {}
+
+HostOperations::~HostOperations() = default;
 
 // ---- Shards ----
 
@@ -48,7 +51,7 @@ std::vector<Allocation> HostOperations::allocate(const std::vector<Shard *> &sha
     };
     uint64_t slots = 0;
     for (Shard *shard : shards) {
-        slots += cache_.plan(*shard, slots);
+        slots += cache_->plan(*shard, slots);
     }
     try {
         return arena.allocate(sizes());
@@ -89,14 +92,14 @@ void HostOperations::attach(const std::vector<Shard *> &shards) {
         throw;
     }
     for (const Shard *shard : shards) {
-        cache_.took(*shard);
+        cache_->took(*shard);
     }
     shards_.insert(shards_.end(), shards.begin(), shards.end());
 }
 
 void HostOperations::detach(Shard &shard) {
     std::erase(shards_, &shard);
-    cache_.forget(shard);
+    cache_->forget(shard);
     if (has_remote_owner(job_, shard)) {
         remote_memory_.deregister_memory(shard.record_offset());
     }
@@ -142,7 +145,7 @@ void HostOperations::before_arrival(const std::vector<Operation *> &started) {
         finish(*operation);
     }
     Job::Wait wait(job_, call_name(Call::Sync));
-    cache_.end_reads(wait);
+    cache_->end_reads(wait);
 }
 
 void HostOperations::after_arrival() {
@@ -216,7 +219,7 @@ void HostOperations::start_gather(Operation &operation, Operation::Gather &gathe
     for (uint64_t i = 0; i < shard.owners(); ++i) {
         const uint64_t index = (shard.own_index() + i) % shard.owners();
         const bool published = directory_.is_published(shard, index);
-        if (cache_.caches(shard, index)) {
+        if (cache_->caches(shard, index)) {
             if (!get_cached(operation, gather, index)) {
                 gather.unread.push_back(index);
             }
@@ -234,7 +237,7 @@ void HostOperations::start_gather(Operation &operation, Operation::Gather &gathe
     for (const uint64_t index : here) {
         get(operation, index);
     }
-    std::erase_if(gather.cached, [&](uint64_t index) { return cache_.copy(shard, index, operation.target(index)); });
+    std::erase_if(gather.cached, [&](uint64_t index) { return cache_->copy(shard, index, operation.target(index)); });
 }
 
 void HostOperations::finish_gather(Operation &operation, Operation::Gather &gather, Job::Wait &wait) {
@@ -242,16 +245,16 @@ void HostOperations::finish_gather(Operation &operation, Operation::Gather &gath
     for (; !gather.unread.empty(); gather.unread.pop_back()) {
         const uint64_t index = gather.unread.back();
         directory_.await_published(shard, index, wait);
-        if (!cache_.caches(shard, index)) {
+        if (!cache_->caches(shard, index)) {
             get(operation, index);
             continue;
         }
-        directory_.await_published(shard, cache_.holder(shard, index), wait);
+        directory_.await_published(shard, cache_->holder(shard, index), wait);
         get_cached(operation, gather, index);
     }
     for (; gather.copied < gather.cached.size(); ++gather.copied) {
         const uint64_t index = gather.cached[gather.copied];
-        if (!cache_.await_and_copy(shard, index, operation.target(index), wait)) {
+        if (!cache_->await_and_copy(shard, index, operation.target(index), wait)) {
             get(operation, index);
         }
     }
@@ -261,13 +264,13 @@ void HostOperations::finish_gather(Operation &operation, Operation::Gather &gath
 // False: whether there is a slot for the slice cannot be known before its holder publishes, or the owner has not registered.
 bool HostOperations::get_cached(Operation &operation, Operation::Gather &gather, uint64_t index) {
     Shard &shard = *operation.shard;
-    if (shard.linked(index) == nullptr || !directory_.is_published(shard, cache_.holder(shard, index))) {
+    if (shard.linked(index) == nullptr || !directory_.is_published(shard, cache_->holder(shard, index))) {
         return false;
     }
-    if (!cache_.has_slot(shard, index)) {
+    if (!cache_->has_slot(shard, index)) {
         return get_once_published(operation, index);
     }
-    cache_.read(shard, index, endpoint_to(shard, index));
+    cache_->read(shard, index, endpoint_to(shard, index));
     gather.cached.push_back(index);
     return true;
 }

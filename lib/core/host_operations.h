@@ -3,12 +3,12 @@
 #pragma once
 
 #include "core/job.h"
-#include "core/node_cache.h"
 #include "core/operation.h"
 
 namespace odc {
 
 struct Counters;
+class NodeCache;
 class RemoteMemory;
 class ShardDirectory;
 
@@ -19,6 +19,7 @@ public:
     // `cache_bytes`: of the node cache, for this rank to hold. `check`: NULL where this rank has no other memory.
     HostOperations(Job &job, ShardDirectory &directory, RemoteMemory &remote_memory, Counters &counters,
                    uint64_t cache_bytes, CheckBuffer check);
+    ~HostOperations() override;
 
     void attach(const std::vector<Shard *> &shards) override;
     void detach(Shard &shard) override;
@@ -51,7 +52,7 @@ private:
     ShardDirectory &directory_;
     RemoteMemory &remote_memory_;
     Counters &counters_;
-    NodeCache cache_;
+    std::unique_ptr<NodeCache> cache_;
     CheckBuffer check_buffer_;
     std::vector<Shard *> shards_;
 };
