@@ -67,7 +67,8 @@ class ContextStats:
         if t.clamped_addends > 0:
             yield f"  {'clamped':<10}{t.clamped_addends:>9} elements of gradients were too large for exact sums"
         if t.fetched_bytes + t.served_bytes > 0:
-            yield f"  {'fetched':<10}{'':>9} {_bytes(t.fetched_bytes):>9}   node cache served {_bytes(t.served_bytes):>9}"
+            served = f"node cache served {_bytes(t.served_bytes):>9}"
+            yield f"  {'fetched':<10}{'':>9} {_bytes(t.fetched_bytes):>9}   {served}"
         if t.sent_bytes > 0:
             yield f"  {'sent':<10}{'':>9} {_bytes(t.sent_bytes):>9}"
         if t.packets_sent > 0:
