@@ -214,6 +214,9 @@ typedef struct odc_stats {
     uint64_t pinned_bytes;    /* of host memory for GPUs: host shadows of slices, and staging */
     uint64_t clamped_addends; /* to this rank's exact sums: gradients' elements that were not below `largest` */
     uint64_t sync_last_rank;  /* the rank that arrived last in the last sync; 0 before the first */
+    uint64_t fetched_bytes;   /* of slices of other hosts that this rank read, for itself or into its host's node cache */
+    uint64_t served_bytes;    /* of those handed to this rank, the part that came out of the node cache */
+    uint64_t sent_bytes;      /* of gradients added to slices of other hosts */
 } odc_stats;
 typedef struct odc_peer_stats {
     uint64_t struct_size;

@@ -4,6 +4,7 @@
 #include "base/layout_version.h"
 #include "bootstrap/local/message.h"
 #include "bootstrap/peer_info.h"
+#include "memory/cache_slot.h"
 #include "memory/control_block.h"
 #include "memory/shard_record.h"
 #include "memory/shared_arena.h"
@@ -16,7 +17,7 @@
 
 namespace odc {
 
-static_assert(sizeof(ControlBlock) == 15488);
+static_assert(sizeof(ControlBlock) == 15552);
 static_assert(sizeof(TreeNode) == 1152);
 static_assert(sizeof(Contribution) == 528);
 static_assert(sizeof(GpuIdentity) == 32);
@@ -44,6 +45,10 @@ static_assert(offsetof(ControlBlock, pid) == 16);
 static_assert(offsetof(ControlBlock, host) == 20);
 static_assert(offsetof(ControlBlock, identity) == 88);
 static_assert(offsetof(ControlBlock, gpu) == 184);
+static_assert(offsetof(ControlBlock, node_cache) == 216);
+static_assert(sizeof(NodeCacheOffer) == 16);
+static_assert(offsetof(NodeCacheOffer, bytes) == 8);
+static_assert(static_cast<int>(NodeCacheOffer::Kind::Auto) == 1 && static_cast<int>(NodeCacheOffer::Kind::Bytes) == 2);
 static_assert(offsetof(ControlBlock, doorbell) == 256);
 static_assert(offsetof(ControlBlock, opened) == 320);
 static_assert(offsetof(ControlBlock, arrived) == 328);
@@ -59,22 +64,23 @@ static_assert(offsetof(ControlBlock, last_call) == 12288);
 static_assert(offsetof(ControlBlock, last_minibatch) == 12296);
 static_assert(offsetof(ControlBlock, last_call_at_ns) == 12304);
 static_assert(offsetof(ControlBlock, heard_at_ns) == 12312);
-static_assert(offsetof(ControlBlock, state) == 12352);
-static_assert(offsetof(ControlBlock, peer_failed) == 12356);
-static_assert(offsetof(ControlBlock, left_minibatch) == 12360);
-static_assert(offsetof(ControlBlock, error_status) == 12368);
-static_assert(offsetof(ControlBlock, error_text) == 12372);
-static_assert(offsetof(ControlBlock, first_record) == 14416);
-static_assert(offsetof(ControlBlock, selftest_step) == 14424);
-static_assert(offsetof(ControlBlock, selftest_region) == 14432);
-static_assert(offsetof(ControlBlock, selftest_results) == 14440);
+static_assert(offsetof(ControlBlock, read_bytes) == 12352);
+static_assert(offsetof(ControlBlock, state) == 12416);
+static_assert(offsetof(ControlBlock, peer_failed) == 12420);
+static_assert(offsetof(ControlBlock, left_minibatch) == 12424);
+static_assert(offsetof(ControlBlock, error_status) == 12432);
+static_assert(offsetof(ControlBlock, error_text) == 12436);
+static_assert(offsetof(ControlBlock, first_record) == 14480);
+static_assert(offsetof(ControlBlock, selftest_step) == 14488);
+static_assert(offsetof(ControlBlock, selftest_region) == 14496);
+static_assert(offsetof(ControlBlock, selftest_results) == 14504);
 
 static_assert(kStripeBytes == 65536 && kFirstRecordBytes == 65536);
 static_assert(sizeof(Stripe) == 16);
 static_assert(offsetof(Stripe, addends) == 4);
 static_assert(offsetof(Stripe, not_finite) == 6);
 static_assert(offsetof(Stripe, epoch) == 8);
-static_assert(sizeof(ShardRecord) == 176);
+static_assert(sizeof(ShardRecord) == 192);
 static_assert(offsetof(ShardRecord, minibatch) == 8);
 static_assert(offsetof(ShardRecord, numel) == 16);
 static_assert(offsetof(ShardRecord, parameter_type) == 24);
@@ -86,20 +92,25 @@ static_assert(offsetof(ShardRecord, segment) == 48);
 static_assert(offsetof(ShardRecord, parameters) == 64);
 static_assert(offsetof(ShardRecord, stripes) == 72);
 static_assert(offsetof(ShardRecord, accumulator) == 80);
-static_assert(offsetof(ShardRecord, region) == 88);
-static_assert(offsetof(ShardRecord, gpu_parameters) == 96);
-static_assert(offsetof(ShardRecord, gpu_accumulator) == 104);
-static_assert(offsetof(ShardRecord, record) == 112);
-static_assert(offsetof(ShardRecord, address) == 120);
-static_assert(offsetof(ShardRecord, key) == 128);
-static_assert(offsetof(ShardRecord, name_bytes) == 136);
-static_assert(offsetof(ShardRecord, rank_count) == 140);
-static_assert(offsetof(ShardRecord, slice_count) == 144);
-static_assert(offsetof(ShardRecord, released) == 148);
-static_assert(offsetof(ShardRecord, published) == 152);
-static_assert(offsetof(ShardRecord, votes) == 160);
-static_assert(offsetof(ShardRecord, first_exponent) == 164);
-static_assert(offsetof(ShardRecord, clamped) == 168);
+static_assert(offsetof(ShardRecord, cache) == 88);
+static_assert(offsetof(ShardRecord, cache_slots) == 96);
+static_assert(offsetof(ShardRecord, region) == 104);
+static_assert(offsetof(ShardRecord, gpu_parameters) == 112);
+static_assert(offsetof(ShardRecord, gpu_accumulator) == 120);
+static_assert(offsetof(ShardRecord, record) == 128);
+static_assert(offsetof(ShardRecord, address) == 136);
+static_assert(offsetof(ShardRecord, key) == 144);
+static_assert(offsetof(ShardRecord, name_bytes) == 152);
+static_assert(offsetof(ShardRecord, rank_count) == 156);
+static_assert(offsetof(ShardRecord, slice_count) == 160);
+static_assert(offsetof(ShardRecord, released) == 164);
+static_assert(offsetof(ShardRecord, published) == 168);
+static_assert(offsetof(ShardRecord, votes) == 176);
+static_assert(offsetof(ShardRecord, first_exponent) == 180);
+static_assert(offsetof(ShardRecord, clamped) == 184);
+
+static_assert(sizeof(CacheSlot) == 64);
+static_assert(static_cast<int>(CacheState::Reading) == 1 && static_cast<int>(CacheState::GivenUp) == 3);
 
 static_assert(sizeof(Hello) == 128);
 static_assert(offsetof(Hello, version) == 8);

@@ -378,6 +378,20 @@ void connect_peers(Membership &membership) {
     }
 }
 
+void share_node_cache(Membership &membership) {
+    const size_t here = membership.own().host_index;
+    std::vector<const ControlBlock *> local_peers;
+    for (const int rank : membership.hosts[here]) {
+        local_peers.push_back(&membership.peers[static_cast<size_t>(rank)].control_block());
+    }
+    membership.node_cache = node_cache_share(local_peers);
+    for (Peer &peer : membership.peers) {
+        if (peer.host_index != here && !membership.node_cache.why.empty()) {
+            peer.route.choice.why += "; " + membership.node_cache.why;
+        }
+    }
+}
+
 // Its peer infos would make odc_init need 11 KiB more of the stack on one host, too.
 [[gnu::noinline]] void connect_hosts(Membership &membership, std::vector<Neighbour> &all, LocalNics &local,
                                      Allgather &exchange, const Deadline &deadline) {
@@ -435,6 +449,9 @@ void choose_routes(Membership &membership, const std::vector<IdentityInfo> &info
         join_gpus(membership, all, local.options, deadline);
     }
     connect_peers(membership);
+    if (membership.hosts.size() > 1) {
+        share_node_cache(membership);
+    }
 }
 
 void fail_everywhere(Allgather &exchange, const Error &error, const Deadline &deadline) {

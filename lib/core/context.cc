@@ -463,7 +463,10 @@ odc_stats Context::stats() const {
             job_.channel().packets_sent(),
             pinned_bytes,
             counters_.clamped_addends.value(),
-            counters_.sync_last_rank.value()};
+            counters_.sync_last_rank.value(),
+            job_.mine().read_bytes.load(std::memory_order_relaxed),
+            counters_.served_bytes.value(),
+            job_.channel().sent_bytes()};
 }
 
 odc_peer_stats Context::peer_stats(int rank) const {

@@ -50,4 +50,6 @@ void ControlChannel::flush() {
 
 uint64_t ControlChannel::packets_sent() const { return fabric_ != nullptr ? fabric_->packets_sent() : 0; }
 
+uint64_t ControlChannel::sent_bytes() const { return fabric_ != nullptr ? fabric_->sent_bytes() : 0; }
+
 }  // namespace odc

@@ -38,6 +38,7 @@ public:
     void flush();
 
     uint64_t packets_sent() const;
+    uint64_t sent_bytes() const;  // of gradients that owners have applied
 
 private:
     Fabric *fabric_;

@@ -39,6 +39,7 @@ struct Counters {
     Counter sync_wait_ns;
     Counter lock_wait_ns;
     Counter slice_bytes;
+    Counter served_bytes;
     Counter clamped_addends;
     Counter sync_last_rank;
     std::vector<PeerCounters> peers;  // by rank

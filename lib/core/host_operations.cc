@@ -8,6 +8,7 @@
 #include "bootstrap/peer.h"
 #include "core/counters.h"
 #include "core/exact_sums.h"
+#include "core/node_cache.h"
 #include "core/remote_memory.h"
 #include "core/shard_directory.h"
 #include "transport/shm/stripe_lock.h"
@@ -30,19 +31,47 @@ void clear_untouched(const RemoteSlice &mine, uint64_t epoch) {
 }  // namespace
 
 HostOperations::HostOperations(Job &job, ShardDirectory &directory, RemoteMemory &remote_memory, Counters &counters,
-                               CheckBuffer check)
-    : job_(job), directory_(directory), remote_memory_(remote_memory), counters_(counters), check_buffer_(check) {}
+                               uint64_t cache_bytes, CheckBuffer check)
+    : job_(job), directory_(directory), remote_memory_(remote_memory), counters_(counters),
+      cache_(std::make_unique<NodeCache>(job, directory, counters, cache_bytes)), check_buffer_(check) {}
+
+HostOperations::~HostOperations() = default;
 
 // ---- Shards ----
+
+// Slices come first: without memory for slots of the node cache, too, there are none.
+std::vector<Allocation> HostOperations::allocate(const std::vector<Shard *> &shards) {
+    Arena &arena = *job_.peer(job_.rank()).arena;
+    const auto sizes = [&] {
+        std::vector<uint64_t> all;
+        for (const Shard *shard : shards) {
+            all.push_back(shard->host_bytes());
+        }
+        return all;
+    };
+    uint64_t slots = 0;
+    for (Shard *shard : shards) {
+        slots += cache_->plan(*shard, slots);
+    }
+    try {
+        return arena.allocate(sizes());
+    } catch (const Error &error) {
+        if (slots == 0 || error.status() != ODC_ERROR_NO_MEMORY) {
+            throw;
+        }
+    }
+    job_.log().info("holds no slots of the node cache for {} shards: there is no memory for their {} bytes",
+                    shards.size(), slots);
+    for (Shard *shard : shards) {
+        shard->set_cache(0, 0);
+    }
+    return arena.allocate(sizes());
+}
 
 void HostOperations::attach(const std::vector<Shard *> &shards) {
     Arena &arena = *job_.peer(job_.rank()).arena;
     shards_.reserve(shards_.size() + shards.size());
-    std::vector<uint64_t> sizes;
-    for (const Shard *shard : shards) {
-        sizes.push_back(shard->host_bytes());
-    }
-    const std::vector<Allocation> allocations = arena.allocate(sizes);
+    const std::vector<Allocation> allocations = allocate(shards);
     size_t registered = 0;
     try {
         for (size_t i = 0; i < shards.size(); ++i) {
@@ -62,11 +91,15 @@ void HostOperations::attach(const std::vector<Shard *> &shards) {
         }
         throw;
     }
+    for (const Shard *shard : shards) {
+        cache_->took(*shard);
+    }
     shards_.insert(shards_.end(), shards.begin(), shards.end());
 }
 
 void HostOperations::detach(Shard &shard) {
     std::erase(shards_, &shard);
+    cache_->forget(shard);
     if (has_remote_owner(job_, shard)) {
         remote_memory_.deregister_memory(shard.record_offset());
     }
@@ -111,6 +144,8 @@ void HostOperations::before_arrival(const std::vector<Operation *> &started) {
     for (Operation *operation : started) {
         finish(*operation);
     }
+    Job::Wait wait(job_, call_name(Call::Sync));
+    cache_->end_reads(wait);
 }
 
 void HostOperations::after_arrival() {
@@ -143,7 +178,7 @@ bool HostOperations::get_once_published(Operation &operation, uint64_t index) {
     if (shard.linked(index) == nullptr) {
         return false;
     }
-    StartedGet started = endpoint_to(shard, index).start_get(shard.slice(index), operation.target(index), epoch());
+    StartedGet started = endpoint_to(shard, index).start_get(shard.slice(index), operation.target(index), epoch(), {});
     if (started.request) {
         operation.in_flight.push_back({index, std::move(started.request)});
     }
@@ -183,7 +218,12 @@ void HostOperations::start_gather(Operation &operation, Operation::Gather &gathe
     std::vector<uint64_t> here;
     for (uint64_t i = 0; i < shard.owners(); ++i) {
         const uint64_t index = (shard.own_index() + i) % shard.owners();
-        if (!directory_.is_published(shard, index)) {
+        const bool published = directory_.is_published(shard, index);
+        if (cache_->caches(shard, index)) {
+            if (!get_cached(operation, gather, index)) {
+                gather.unread.push_back(index);
+            }
+        } else if (!published) {
             if (!get_once_published(operation, index)) {
                 gather.unread.push_back(index);
             }
@@ -193,10 +233,46 @@ void HostOperations::start_gather(Operation &operation, Operation::Gather &gathe
             get(operation, index);
         }
     }
-    // While this thread copies on this host, the progress thread reads from others.
+    // While this thread copies on this host, the progress threads read from others.
     for (const uint64_t index : here) {
         get(operation, index);
     }
+    std::erase_if(gather.cached, [&](uint64_t index) { return cache_->copy(shard, index, operation.target(index)); });
+}
+
+void HostOperations::finish_gather(Operation &operation, Operation::Gather &gather, Job::Wait &wait) {
+    Shard &shard = *operation.shard;
+    for (; !gather.unread.empty(); gather.unread.pop_back()) {
+        const uint64_t index = gather.unread.back();
+        directory_.await_published(shard, index, wait);
+        if (!cache_->caches(shard, index)) {
+            get(operation, index);
+            continue;
+        }
+        directory_.await_published(shard, cache_->holder(shard, index), wait);
+        get_cached(operation, gather, index);
+    }
+    for (; gather.copied < gather.cached.size(); ++gather.copied) {
+        const uint64_t index = gather.cached[gather.copied];
+        if (!cache_->await_and_copy(shard, index, operation.target(index), wait)) {
+            get(operation, index);
+        }
+    }
+    await_in_flight(operation, wait);
+}
+
+// False: whether there is a slot for the slice cannot be known before its holder publishes, or the owner has not registered.
+bool HostOperations::get_cached(Operation &operation, Operation::Gather &gather, uint64_t index) {
+    Shard &shard = *operation.shard;
+    if (shard.linked(index) == nullptr || !directory_.is_published(shard, cache_->holder(shard, index))) {
+        return false;
+    }
+    if (!cache_->has_slot(shard, index)) {
+        return get_once_published(operation, index);
+    }
+    cache_->read(shard, index, endpoint_to(shard, index));
+    gather.cached.push_back(index);
+    return true;
 }
 
 void HostOperations::add(Operation &operation, Job::Wait &wait) {
@@ -239,11 +315,7 @@ void HostOperations::finish(Operation &operation) {
     Shard &shard = *operation.shard;
     Job::Wait wait(job_, call_name(operation.call()));
     if (auto *gather = std::get_if<Operation::Gather>(&operation.kind)) {
-        for (; !gather->unread.empty(); gather->unread.pop_back()) {
-            directory_.await_published(shard, gather->unread.back(), wait);
-            get(operation, gather->unread.back());
-        }
-        await_in_flight(operation, wait);
+        finish_gather(operation, *gather, wait);
         return;
     }
     if (!std::get<Operation::ScatterAdd>(operation.kind).added) {

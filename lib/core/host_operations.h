@@ -8,6 +8,7 @@
 namespace odc {
 
 struct Counters;
+class NodeCache;
 class RemoteMemory;
 class ShardDirectory;
 
@@ -15,9 +16,10 @@ class HostOperations final : public Engine {
 public:
     // Throws ODC_ERROR_ARGUMENT for memory that the host cannot use; `what` names it.
     using CheckBuffer = void (*)(const void *buffer, const std::string &what);
-    // `check`: NULL where this rank has no other memory.
+    // `cache_bytes`: of the node cache, for this rank to hold. `check`: NULL where this rank has no other memory.
     HostOperations(Job &job, ShardDirectory &directory, RemoteMemory &remote_memory, Counters &counters,
-                   CheckBuffer check);
+                   uint64_t cache_bytes, CheckBuffer check);
+    ~HostOperations() override;
 
     void attach(const std::vector<Shard *> &shards) override;
     void detach(Shard &shard) override;
@@ -35,7 +37,10 @@ public:
 
 private:
     void check_buffer(const Operation &operation) const;
+    std::vector<Allocation> allocate(const std::vector<Shard *> &shards);
     void start_gather(Operation &operation, Operation::Gather &gather);
+    void finish_gather(Operation &operation, Operation::Gather &gather, Job::Wait &wait);
+    bool get_cached(Operation &operation, Operation::Gather &gather, uint64_t index);
     void get(Operation &operation, uint64_t index);
     bool get_once_published(Operation &operation, uint64_t index);
     void add(Operation &operation, Job::Wait &wait);
@@ -47,6 +52,7 @@ private:
     ShardDirectory &directory_;
     RemoteMemory &remote_memory_;
     Counters &counters_;
+    std::unique_ptr<NodeCache> cache_;
     CheckBuffer check_buffer_;
     std::vector<Shard *> shards_;
 };

@@ -24,6 +24,8 @@ struct Operation {
     struct Gather {
         std::byte *to;
         std::vector<uint64_t> unread = {};  // owners whose slices nobody has begun to read
+        std::vector<uint64_t> cached = {};  // those whose slices come by the node cache
+        size_t copied = 0;                  // so many of these
     };
     struct ScatterAdd {
         const std::byte *from;

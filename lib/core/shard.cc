@@ -213,7 +213,7 @@ uint64_t Shard::record_bytes() const { return shard_record_bytes(description_); 
 uint64_t Shard::host_bytes() const {
     const uint64_t bytes = Parts(description_, own_numel()).in_host();
     if (!on_device()) {
-        return bytes;
+        return bytes + cache_bytes_;
     }
     return shadowed_ && bytes > 0 ? to_page(bytes) + page_bytes() : 0;  // it begins somewhere in a page
 }
@@ -246,6 +246,8 @@ void Shard::set_memory(const Allocation &host, const DeviceAllocation &device) {
     }
     mine.parameters = mine.stripes + to_line(parts.stripes);
     mine.accumulator = mine.parameters + to_line(parts.parameters);
+    mine.cache = mine.accumulator + to_line(parts.sums);
+    mine.cache_slots = cache_slots_;
     mine.region = device.region;
     mine.gpu_parameters = device.offset;
     mine.gpu_accumulator = device.offset + to_line(parts.parameters);

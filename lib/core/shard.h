@@ -77,8 +77,15 @@ public:
     bool is_shadowed() const { return shadowed_; }
     void set_shadowed() { shadowed_ = true; }
 
-    // Memory that this rank's part takes: the record; in host memory stripes and both halves, or their shadow on whole
-    // pages; in device memory both halves.
+    // What this rank holds of the node cache beside its slice, in host memory; before set_memory.
+    void set_cache(uint64_t slots, uint64_t bytes) {
+        cache_slots_ = slots;
+        cache_bytes_ = bytes;
+    }
+    uint64_t cache_bytes() const { return cache_bytes_; }
+
+    // Memory that this rank's part takes: the record; in host memory stripes, both halves and slots of the node cache, or their
+    // shadow on whole pages; in device memory both halves.
     uint64_t record_bytes() const;
     uint64_t host_bytes() const;
     uint64_t device_bytes() const;
@@ -130,6 +137,8 @@ private:
     bool shadowed_ = false;
     uint64_t own_index_ = 0;
     uint64_t record_offset_ = 0;
+    uint64_t cache_slots_ = 0;
+    uint64_t cache_bytes_ = 0;
     Allocation host_region_{};
     struct Link {
         std::atomic<ShardRecord *> record;

@@ -50,6 +50,13 @@ struct GpuIdentity {
     GpuUuid uuid;
 };
 
+// What a rank would give to the node cache of its host (bootstrap/node_cache_share.h).
+struct NodeCacheOffer {
+    enum class Kind : uint32_t { Off, Auto, Bytes };
+    Kind kind;
+    uint64_t bytes;  // Auto: of all ranks of the host together
+};
+
 // A futex on which peers sleep; rung after a change.
 struct Doorbell {
     std::atomic<uint32_t> rung;
@@ -105,6 +112,7 @@ struct ControlBlock {
     char host[68];
     char identity[96];  // of the host, as in IdentityInfo (peer_info.h)
     GpuIdentity gpu;
+    NodeCacheOffer node_cache;
 
     alignas(64) Doorbell doorbell;  // rung after every change below; the trees have their own doorbells
 
@@ -128,6 +136,8 @@ struct ControlBlock {
     std::atomic<uint64_t> last_minibatch;
     std::atomic<int64_t> last_call_at_ns;
     std::atomic<int64_t> heard_at_ns;  // in a replica only: when the rank's last packet came
+
+    alignas(64) std::atomic<uint64_t> read_bytes;  // of other hosts' slices, that have come; by the progress thread
 
     alignas(64) std::atomic<RankState> state;
     std::atomic<uint32_t> peer_failed;  // set by peers when a rank fails, for calls that wait for nobody

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -64,7 +65,10 @@ inline RemoteSlice part_of(const RemoteSlice &slice, uint64_t first, uint64_t co
 // block.
 class Request {
 public:
-    explicit Request(int owner) : owner_(owner) {}
+    // Called once, on the thread that completes or cancels it, when the transport is done with the caller's buffer. May be empty.
+    using OnEnd = std::function<void(bool complete)>;
+
+    explicit Request(int owner, OnEnd on_end = {}) : owner_(owner), on_end_(std::move(on_end)) {}
     virtual ~Request() = default;
     int owner() const { return owner_; }
     // Requests that a get be cancelled; soon afterwards it is no longer pending. An addition goes on.
@@ -81,9 +85,12 @@ private:
     enum class State { Pending, Complete, Cancelled };
     void end(State state) {
         State pending = State::Pending;
-        state_.compare_exchange_strong(pending, state, std::memory_order_acq_rel);
+        if (state_.compare_exchange_strong(pending, state, std::memory_order_acq_rel) && on_end_) {
+            on_end_(state == State::Complete);
+        }
     }
     int owner_;
+    OnEnd on_end_;
     std::atomic<State> state_{State::Pending};
 };
 
@@ -96,8 +103,9 @@ class Endpoint {
 public:
     virtual ~Endpoint() = default;
     // Reads the whole slice into `to` as the owner publishes it for `epoch`, here and below: the running minibatch plus one.
-    // Any endpoint begins what has been published; one with a progress thread also what has not.
-    virtual StartedGet start_get(const RemoteSlice &from, void *to, uint64_t epoch) = 0;
+    // Any endpoint begins what has been published; one with a progress thread also what has not. `on_end`: of the request, if
+    // there is one.
+    virtual StartedGet start_get(const RemoteSlice &from, void *to, uint64_t epoch, Request::OnEnd on_end) = 0;
     // Adds the slice's part of a gradient, each element once; the owner has published it. NULL: it is added. Whatever waits
     // for others' additions on this thread asks the hook.
     virtual std::shared_ptr<Request> start_add(const RemoteSlice &to, const void *from, uint64_t epoch,

@@ -50,7 +50,7 @@ AT(odc_slice, memory, 48);
 AT(odc_slice, sum, 56);
 AT(odc_slice, largest, 60);
 
-PINNED(odc_stats, 112);
+PINNED(odc_stats, 136);
 AT(odc_stats, gather_calls, 8);
 AT(odc_stats, gather_bytes, 16);
 AT(odc_stats, scatter_add_calls, 24);
@@ -64,6 +64,9 @@ AT(odc_stats, packets_sent, 80);
 AT(odc_stats, pinned_bytes, 88);
 AT(odc_stats, clamped_addends, 96);
 AT(odc_stats, sync_last_rank, 104);
+AT(odc_stats, fetched_bytes, 112);
+AT(odc_stats, served_bytes, 120);
+AT(odc_stats, sent_bytes, 128);
 
 PINNED(odc_route, 64);
 AT(odc_route, transport, 8);

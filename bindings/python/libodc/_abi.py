@@ -165,6 +165,9 @@ class odc_stats(Struct):
         ("pinned_bytes", c_uint64),
         ("clamped_addends", c_uint64),
         ("sync_last_rank", c_uint64),
+        ("fetched_bytes", c_uint64),
+        ("served_bytes", c_uint64),
+        ("sent_bytes", c_uint64),
     )
 
 

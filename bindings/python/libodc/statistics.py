@@ -24,6 +24,9 @@ class Stats:
     pinned_bytes: int
     clamped_addends: int
     sync_last_rank: int
+    fetched_bytes: int
+    served_bytes: int
+    sent_bytes: int
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,11 @@ class ContextStats:
             yield f"  {'pinned':<10}{'':>9} {_bytes(t.pinned_bytes):>9}"
         if t.clamped_addends > 0:
             yield f"  {'clamped':<10}{t.clamped_addends:>9} elements of gradients were too large for exact sums"
+        if t.fetched_bytes + t.served_bytes > 0:
+            served = f"node cache served {_bytes(t.served_bytes):>9}"
+            yield f"  {'fetched':<10}{'':>9} {_bytes(t.fetched_bytes):>9}   {served}"
+        if t.sent_bytes > 0:
+            yield f"  {'sent':<10}{'':>9} {_bytes(t.sent_bytes):>9}"
         if t.packets_sent > 0:
             yield f"  {'packets':<10}{t.packets_sent:>9}"
         yield f"  {'rank':<8}{'waited for':>12}{'late in sync':>15}{'last in sync':>15}"

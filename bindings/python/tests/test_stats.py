@@ -52,7 +52,7 @@ def test_stats_are_of_every_open_context() -> None:
 
 
 def test_the_table_is_aligned_and_short() -> None:
-    totals = libodc.Stats(384, 1_500_000_000, 7, 999, 12, 213_000_000, 1_402_000_000, 4_000_000, 96_000_000, 0, 0, 0, 0)
+    totals = libodc.Stats(384, 1_500_000_000, 7, 999, 12, 213_000_000, 1_402_000_000, 4_000_000, 96_000_000, *[0] * 7)
     peers = [libodc.PeerStats(rank * 10_000_000, 200_000_000, 3) for rank in range(40)]
     one = libodc.ContextStats("actor", 1, 3, 12, totals, peers[:3])
     assert str(one) == (
@@ -70,6 +70,9 @@ def test_the_table_is_aligned_and_short() -> None:
     assert "\n  packets        1234\n" in str(replace(one, totals=between_hosts))
     staged = replace(totals, pinned_bytes=16_000_000)
     assert "\n  pinned                  16 MB\n" in str(replace(one, totals=staged))
+    fetched = replace(totals, fetched_bytes=3_000_000, served_bytes=12_000_000, sent_bytes=24_000_000)
+    assert "\n  fetched                  3 MB   node cache served     12 MB\n" in str(replace(one, totals=fetched))
+    assert "\n  sent                    24 MB\n" in str(replace(one, totals=fetched))
     clamped = replace(totals, clamped_addends=7)
     assert "\n  clamped           7 elements of gradients were too large" in str(replace(one, totals=clamped))
     lines = str(replace(one, size=40, peers=peers)).splitlines()

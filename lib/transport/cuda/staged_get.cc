@@ -28,7 +28,8 @@ bool StagedGets::read_piece(StagedGet &get, size_t spare) {
         return false;
     }
     const RemoteSlice part = part_of(get.from, get.requested, count);
-    get.pieces.push_back({*slot, count * size, get.endpoint->start_get(part, slots_->start(*slot), get.epoch).request});
+    get.pieces.push_back(
+        {*slot, count * size, get.endpoint->start_get(part, slots_->start(*slot), get.epoch, {}).request});
     get.requested += count;
     return true;
 }

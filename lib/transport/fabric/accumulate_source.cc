@@ -77,6 +77,7 @@ std::shared_ptr<Request> AccumulateSource::on_applied(RemoteRank &owner, const A
     piece.left -= message.count;
     const std::shared_ptr<Addition> addition = piece.addition;
     addition->applied += message.count;
+    applied_bytes_.fetch_add(message.count * element_size(addition->to.gradient_type), std::memory_order_relaxed);
     if (piece.left == 0) {
         if (piece.source.slot != nullptr) {
             staging_.at(*owner.endpoint).give_back(piece.source.slot);

@@ -10,6 +10,7 @@
 #include "transport/fabric/remote_rank.h"
 #include "transport/transport.h"
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <unordered_map>
@@ -31,6 +32,8 @@ public:
     std::shared_ptr<Request> on_applied(RemoteRank &owner, const AppliedMessage &message);
     void stop();
     uint64_t times_full() const { return staging_.times_full(); }
+    // Of gradients that owners have applied. Thread-safe.
+    uint64_t applied_bytes() const { return applied_bytes_.load(std::memory_order_relaxed); }
 
 private:
     struct Addition {
@@ -62,6 +65,7 @@ private:
     std::deque<std::shared_ptr<Addition>> waiting_;  // for bounce buffers
     std::unordered_map<uint64_t, Piece> pieces_;     // by operation
     uint64_t last_operation_ = 0;
+    std::atomic<uint64_t> applied_bytes_{0};
 };
 
 }  // namespace odc

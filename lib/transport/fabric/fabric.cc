@@ -13,7 +13,8 @@ namespace {
 
 class RemoteRequest final : public Request, public std::enable_shared_from_this<RemoteRequest> {
 public:
-    RemoteRequest(ProgressThread &thread, int owner) : Request(owner), thread_(thread) {}
+    RemoteRequest(ProgressThread &thread, int owner, OnEnd on_end)
+        : Request(owner, std::move(on_end)), thread_(thread) {}
     void cancel() override { thread_.cancel(shared_from_this()); }
 
 private:
@@ -24,15 +25,15 @@ class RemoteEndpoint final : public Endpoint {
 public:
     RemoteEndpoint(ProgressThread &thread, int peer) : thread_(thread), peer_(peer) {}
 
-    StartedGet start_get(const RemoteSlice &from, void *to, uint64_t epoch) override {
-        auto request = std::make_shared<RemoteRequest>(thread_, peer_);
+    StartedGet start_get(const RemoteSlice &from, void *to, uint64_t epoch, Request::OnEnd on_end) override {
+        auto request = std::make_shared<RemoteRequest>(thread_, peer_, std::move(on_end));
         thread_.get(from, static_cast<std::byte *>(to), epoch, request);
         return {true, request};
     }
 
     // The owner's progress thread waits, not this one.
     std::shared_ptr<Request> start_add(const RemoteSlice &to, const void *from, uint64_t epoch, WaitHook &) override {
-        auto request = std::make_shared<RemoteRequest>(thread_, peer_);
+        auto request = std::make_shared<RemoteRequest>(thread_, peer_, Request::OnEnd{});
         thread_.add(to, static_cast<const std::byte *>(from), epoch, request);
         return request;
     }
@@ -89,5 +90,6 @@ void Fabric::register_slice(const RemoteSlice &slice) { thread_->register_slice(
 void Fabric::tell_registered(const RegisteredMessage &message) { thread_->tell_registered(message); }
 void Fabric::deregister_slice(uint64_t record) { thread_->deregister_slice(record); }
 uint64_t Fabric::packets_sent() const { return thread_->packets_sent(); }
+uint64_t Fabric::sent_bytes() const { return thread_->sent_bytes(); }
 
 }  // namespace odc

@@ -77,6 +77,7 @@ public:
     void tell_registered(const RegisteredMessage &message);
 
     uint64_t packets_sent() const;
+    uint64_t sent_bytes() const;  // of gradients that owners have applied
 
 private:
     std::unique_ptr<ProgressThread> thread_;

@@ -36,6 +36,7 @@ public:
             unused(buffer);
         }
         arrived_ += bytes;
+        queue_.read_bytes_.fetch_add(bytes, std::memory_order_relaxed);
     }
     void unused(std::byte *buffer) override {
         if (is_staged()) {
@@ -58,8 +59,9 @@ private:
     uint64_t arrived_ = 0;
 };
 
-GetQueue::GetQueue(size_t staging_bytes, const RegisteredMemory &registered, OnEnd on_end)
-    : registered_(registered), on_end_(std::move(on_end)),
+GetQueue::GetQueue(size_t staging_bytes, const RegisteredMemory &registered, std::atomic<uint64_t> &read_bytes,
+                   OnEnd on_end)
+    : registered_(registered), read_bytes_(read_bytes), on_end_(std::move(on_end)),
       staging_(std::min(staging_bytes, kReadsInFlight * kChunkBytes), std::min(staging_bytes, kChunkBytes),
                Access::Local),
       reads_(kReadsInFlight, staging_.slot_bytes()) {}

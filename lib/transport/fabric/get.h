@@ -21,7 +21,8 @@ public:
     using OnEnd = std::function<void(const std::shared_ptr<Request> &)>;
 
     // `on_end` is called with each request that is complete or cancelled.
-    GetQueue(size_t staging_bytes, const RegisteredMemory &registered, OnEnd on_end);
+    // `read_bytes` counts what has come.
+    GetQueue(size_t staging_bytes, const RegisteredMemory &registered, std::atomic<uint64_t> &read_bytes, OnEnd on_end);
     ~GetQueue();
 
     // Allocates the endpoint's bounce buffers; throws if the provider refuses to register them.
@@ -49,6 +50,7 @@ private:
     };
 
     const RegisteredMemory &registered_;
+    std::atomic<uint64_t> &read_bytes_;
     OnEnd on_end_;
     BounceRings staging_;
     RmaReads reads_;

@@ -66,6 +66,7 @@ public:
     void deregister_slice(uint64_t record);
     void tell_registered(const RegisteredMessage &message);
     uint64_t packets_sent() const { return packets_sent_.load(std::memory_order_relaxed); }
+    uint64_t sent_bytes() const;
 
 private:
     // A message to be sent once `word` is at least `value`.

@@ -161,6 +161,9 @@ pub struct odc_stats {
     pub pinned_bytes: u64,
     pub clamped_addends: u64,
     pub sync_last_rank: u64,
+    pub fetched_bytes: u64,
+    pub served_bytes: u64,
+    pub sent_bytes: u64,
 }
 
 #[repr(C)]

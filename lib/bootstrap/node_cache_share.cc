@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bootstrap/node_cache_share.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/error.h"
+#include "base/settings.h"
+#include "topology/host.h"
+
+namespace odc {
+
+namespace {
+
+// Of the memory that a host has left when its ranks join: slices and the program's own need the rest.
+constexpr uint64_t kPartOfMemory = 4;
+constexpr int64_t kMostBytes = int64_t{1} << 60;
+
+}  // namespace
+
+NodeCacheOffer node_cache_offer(const Allgather *exchange) {
+    const std::string text = setting(Setting::kNodeCache);
+    if (text == "off") {
+        return {NodeCacheOffer::Kind::Off, 0};
+    }
+    if (text == "auto") {
+        return {NodeCacheOffer::Kind::Auto, exchange != nullptr ? available_memory() / kPartOfMemory : 0};
+    }
+    if (text.find_first_not_of("0123456789") != std::string::npos) {
+        fail(ODC_ERROR_ARGUMENT, "{}=\"{}\" is wrong: it must be auto, off, or a number of bytes",
+             setting_row(Setting::kNodeCache).name, text);
+    }
+    const int64_t bytes = parse_number(setting_row(Setting::kNodeCache).name, text, 1, kMostBytes);
+    return {NodeCacheOffer::Kind::Bytes, static_cast<uint64_t>(bytes)};
+}
+
+NodeCacheShare node_cache_share(const std::vector<const ControlBlock *> &local_peers) {
+    if (local_peers.size() == 1) {
+        return {};
+    }
+    uint64_t least = std::numeric_limits<uint64_t>::max();
+    int least_of = 0;
+    for (const ControlBlock *peer : local_peers) {
+        const NodeCacheOffer &offer = peer->node_cache;
+        if (offer.kind == NodeCacheOffer::Kind::Off) {
+            return {0, formatted("each rank of this host reads it for itself, as rank {} has {}=off", peer->rank,
+                                 setting_row(Setting::kNodeCache).name)};
+        }
+        const uint64_t bytes =
+            offer.kind == NodeCacheOffer::Kind::Auto ? offer.bytes / local_peers.size() : offer.bytes;
+        if (bytes < least) {
+            least = bytes;
+            least_of = peer->rank;
+        }
+    }
+    return {least,
+            formatted("this host reads it once a minibatch, while slots of {} bytes a rank suffice ({} of rank {})",
+                      least, setting_row(Setting::kNodeCache).name, least_of)};
+}
+
+}  // namespace odc

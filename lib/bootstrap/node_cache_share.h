@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much memory each rank of this host gives to its node cache (core/node_cache.h). All ranks of a host come to the same answer,
+// from what each says in its control block.
+#pragma once
+
+#include "memory/control_block.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace odc {
+
+class Allgather;
+
+struct NodeCacheShare {
+    uint64_t bytes = 0;  // of each rank; 0: there is no cache
+    std::string why;     // as a route's explanation ends; "" where there is nothing to cache
+};
+
+// This rank's, by ODC_NODE_CACHE. Throws ODC_ERROR_ARGUMENT. `exchange`: NULL where all ranks are on this host, where looking at
+// its memory would take time for nothing.
+NodeCacheOffer node_cache_offer(const Allgather *exchange);
+// The least that any of a host's ranks offers, by their control blocks, if it has several.
+NodeCacheShare node_cache_share(const std::vector<const ControlBlock *> &local_peers);
+
+}  // namespace odc

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/node_cache.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "base/element_type.h"
+#include "bootstrap/peer.h"
+#include "core/counters.h"
+#include "core/shard_directory.h"
+#include "memory/host_kernels.h"
+
+namespace odc {
+
+namespace {
+
+// A reader of which no byte comes for so long is stopped, or its network hangs.
+constexpr int64_t kStuckNs = 5'000'000'000;
+
+// Where the slot of a foreign slice is.
+struct Place {
+    static constexpr uint64_t kNone = ~uint64_t{0};
+    uint64_t holder = kNone;  // its index among the shard's owners
+    uint64_t number = 0;      // among the holder's slots of this shard
+    uint64_t offset = 0;      // from where these begin
+};
+
+struct Places final : EngineState {
+    std::vector<Place> of;  // by owner; empty: none is cached
+};
+
+const Place *place_of(const Shard &shard, uint64_t index) {
+    const auto *places = static_cast<const Places *>(shard.engine_state.get());
+    if (places == nullptr || places->of.empty() || places->of[index].holder == Place::kNone) {
+        return nullptr;
+    }
+    return &places->of[index];
+}
+
+uint64_t slice_bytes_of(const Shard &shard, uint64_t index) {
+    return shard.slices().numel(index) * element_size(shard.description().parameter_type);
+}
+
+uint64_t slot_bytes_of(const Shard &shard, uint64_t index) {
+    constexpr uint64_t line = alignof(CacheSlot);
+    return sizeof(CacheSlot) + (slice_bytes_of(shard, index) + line - 1) / line * line;
+}
+
+// Owners of this host that have a slice, in the shard's order, if at least two of its ranks are here.
+std::vector<uint64_t> holders_of(const Job &job, const Shard &shard) {
+    std::vector<uint64_t> holders;
+    uint64_t here = 0;
+    for (uint64_t index = 0; index < shard.owners(); ++index) {
+        if (job.on_this_host(shard.owner(index))) {
+            ++here;
+            if (shard.slices().numel(index) > 0) {
+                holders.push_back(index);
+            }
+        }
+    }
+    return here > 1 ? holders : std::vector<uint64_t>{};
+}
+
+// The k-th owner of another host has its slot at the k-th of this one, modulo their number: so slots, and with NICs in the order
+// of ranks also rails, are used evenly.
+std::unique_ptr<Places> find_places(const Job &job, const Shard &shard, const std::vector<uint64_t> &holders) {
+    auto places = std::make_unique<Places>();
+    places->of.resize(shard.owners());
+    std::map<size_t, size_t> owners_on;       // by host
+    std::vector<Place> next(holders.size());  // free place of each holder
+    for (uint64_t index = 0; index < shard.owners(); ++index) {
+        if (job.on_this_host(shard.owner(index)) || shard.slices().numel(index) == 0) {
+            continue;
+        }
+        const size_t k = owners_on[job.peer(shard.owner(index)).host_index]++ % holders.size();
+        next[k].holder = holders[k];
+        places->of[index] = next[k];
+        ++next[k].number;
+        next[k].offset += slot_bytes_of(shard, index);
+    }
+    return places;
+}
+
+// Whoever waits for a slot also waits for the owner of its slice, whose host is then asked whether it is alive.
+class OwnerWatch {
+public:
+    explicit OwnerWatch(Doorbell &doorbell) : doorbell_(doorbell) { doorbell_.waiters.fetch_add(1); }
+    ~OwnerWatch() { doorbell_.waiters.fetch_sub(1); }
+    OwnerWatch(const OwnerWatch &) = delete;
+    OwnerWatch &operator=(const OwnerWatch &) = delete;
+
+private:
+    Doorbell &doorbell_;
+};
+
+// Whether a reader still runs and reads something.
+class ReaderWatch {
+public:
+    ReaderWatch(const ControlBlock &reader, bool is_self) : reader_(reader), is_self_(is_self) {}
+    bool is_stuck() {
+        if (is_self_) {
+            return false;
+        }
+        const uint64_t bytes = reader_.read_bytes.load(std::memory_order_relaxed);
+        const int64_t now = now_ns();
+        if (bytes != bytes_ || since_ns_ == 0) {
+            bytes_ = bytes;
+            since_ns_ = now;
+        }
+        return reader_.state.load(std::memory_order_acquire) != RankState::Running || now - since_ns_ > kStuckNs;
+    }
+
+private:
+    const ControlBlock &reader_;
+    bool is_self_;
+    uint64_t bytes_ = 0;
+    int64_t since_ns_ = 0;
+};
+
+// The memory that a read writes to stays mapped until it has ended, whatever is released meanwhile.
+class Mapped {
+public:
+    Mapped(std::shared_ptr<Arena> arena, const Segment &segment)
+        : arena_(std::move(arena)), start_(arena_->map(segment)) {}
+    ~Mapped() { arena_->unmap(start_); }
+    Mapped(const Mapped &) = delete;
+    Mapped &operator=(const Mapped &) = delete;
+
+private:
+    std::shared_ptr<Arena> arena_;
+    std::byte *start_;
+};
+
+}  // namespace
+
+NodeCache::NodeCache(Job &job, ShardDirectory &directory, Counters &counters, uint64_t bytes)
+    : job_(job), directory_(directory), counters_(counters), bytes_(bytes) {}
+
+// ---- Shards ----
+
+uint64_t NodeCache::plan(Shard &shard, uint64_t taken) const {
+    if (bytes_ == 0 || shard.description().parameter_type == 0) {
+        return 0;
+    }
+    const std::vector<uint64_t> holders = holders_of(job_, shard);
+    if (holders.empty()) {
+        return 0;
+    }
+    auto places = find_places(job_, shard, holders);
+    uint64_t slots = 0;
+    uint64_t bytes = 0;
+    for (uint64_t index = 0; index < shard.owners(); ++index) {
+        const Place &place = places->of[index];
+        if (place.holder != shard.own_index() || place.number != slots) {
+            continue;
+        }
+        const uint64_t end = place.offset + slot_bytes_of(shard, index);
+        if (end <= bytes_ - std::min(bytes_, used_ + taken)) {  // what does not fit is read directly, by every rank
+            ++slots;
+            bytes = end;
+        }
+    }
+    shard.set_cache(slots, bytes);
+    shard.engine_state = std::move(places);
+    return bytes;
+}
+
+void NodeCache::forget(const Shard &shard) {
+    used_ -= shard.cache_bytes();
+    const std::lock_guard lock(mutex_);
+    for (Read &read : reads_) {
+        read.shard = read.shard == &shard ? nullptr : read.shard;
+    }
+}
+
+// ---- Gathers ----
+
+bool NodeCache::caches(const Shard &shard, uint64_t index) const { return place_of(shard, index) != nullptr; }
+
+uint64_t NodeCache::holder(const Shard &shard, uint64_t index) const { return place_of(shard, index)->holder; }
+
+bool NodeCache::has_slot(const Shard &shard, uint64_t index) const {
+    const Place &place = *place_of(shard, index);
+    return place.number < shard.linked(place.holder)->cache_slots;
+}
+
+CacheSlot &NodeCache::slot(const Shard &shard, uint64_t index) const {
+    const Place &place = *place_of(shard, index);
+    std::byte *const segment = shard.bases(place.holder).host;
+    return *reinterpret_cast<CacheSlot *>(segment + shard.linked(place.holder)->cache + place.offset);
+}
+
+void NodeCache::read(Shard &shard, uint64_t index, Endpoint &owner) {
+    CacheSlot &slot = this->slot(shard, index);
+    const CacheWord reading(epoch(), CacheState::Reading, job_.local_rank());
+    uint64_t seen = slot.word.load(std::memory_order_relaxed);
+    do {
+        if (CacheWord(seen).epoch() >= epoch()) {
+            return;
+        }
+    } while (!slot.word.compare_exchange_weak(seen, reading.value(), std::memory_order_acq_rel));
+    const auto end = [&slot, &mine = job_.mine(), reading](bool complete) {
+        const CacheState state = complete ? CacheState::Full : CacheState::GivenUp;
+        slot.word.store(CacheWord(reading.epoch(), state, reading.reader()).value(), std::memory_order_release);
+        ring(mine);
+    };
+    const uint64_t holder = this->holder(shard, index);
+    try {
+        auto mapped = std::make_shared<Mapped>(job_.peer(shard.owner(holder)).arena, shard.linked(holder)->segment);
+        const std::lock_guard lock(mutex_);
+        reads_.reserve(reads_.size() + 1);
+        StartedGet started =
+            owner.start_get(shard.slice(index), slot.bytes(), epoch(), [end, mapped](bool complete) { end(complete); });
+        reads_.push_back({&shard, index, std::move(started.request)});
+    } catch (...) {
+        end(false);
+        throw;
+    }
+}
+
+bool NodeCache::copy(const Shard &shard, uint64_t index, std::byte *to) {
+    CacheSlot &slot = this->slot(shard, index);
+    const CacheWord word(slot.word.load(std::memory_order_acquire));
+    if (word.epoch() != epoch() || word.state() != CacheState::Full) {
+        return false;
+    }
+    const uint64_t bytes = slice_bytes_of(shard, index);
+    copy_bytes(to, slot.bytes(), bytes);
+    counters_.served_bytes.add(bytes);
+    return true;
+}
+
+bool NodeCache::await_and_copy(Shard &shard, uint64_t index, std::byte *to, Job::Wait &wait) {
+    const int owner = shard.owner(index);
+    directory_.await_published(shard, index, wait);
+    const CacheSlot &slot = this->slot(shard, index);
+    wait.describe([&, owner] {
+        const size_t reader = CacheWord(slot.word.load(std::memory_order_relaxed)).reader();
+        return formatted(
+            "the slice of {} of shard \"{}\" is on its way to the node cache, where rank {} reads it; the owner {}",
+            job_.who(owner), shard.name(), job_.local_peers()[reader], job_.what(owner));
+    });
+    await(slot, owner, wait);
+    const bool copied = copy(shard, index, to);
+    if (!copied) {
+        job_.log().debug("reads the slice of rank {} of shard \"{}\" for itself, as it does not come to the node cache",
+                         owner, shard.name());
+    }
+    return copied;
+}
+
+void NodeCache::await(const CacheSlot &slot, int owner, Job::Wait &wait) {
+    const auto word = [&slot] { return CacheWord(slot.word.load(std::memory_order_acquire)); };
+    const int reader = job_.local_peers()[word().reader()];
+    const OwnerWatch owner_watch(job_.block(owner).doorbell);
+    ReaderWatch reader_watch(job_.block(reader), reader == job_.rank());
+    wait.until(reader, [&] { return word().state() != CacheState::Reading || reader_watch.is_stuck(); });
+}
+
+// An interrupted gather leaves reads behind.
+void NodeCache::end_reads(Job::Wait &wait) {
+    for (; !reads_.empty(); reads_.pop_back()) {
+        const Read &read = reads_.back();
+        const int owner = read.request->owner();
+        if (read.shard != nullptr) {
+            directory_.await_published(*read.shard, read.index, wait);
+        }
+        wait.describe([&, owner] {
+            return formatted("a slice of {} is on its way to the node cache; it {}", job_.who(owner), job_.what(owner));
+        });
+        wait.until_served(owner, [&] { return !read.request->is_pending(); });
+    }
+}
+
+}  // namespace odc

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The node cache: a slice of another host is read once a minibatch into a slot in this host's shared memory, from where all ranks
+// of the host gather it. memory/cache_slot.h says which states a slot goes through, and why nobody reads a wrong one.
+//
+// Each foreign slice of a shard has one **holder** among the shard's owners on this host, which follows from the shard's
+// description; whether it has a slot for the slice its shard record says, so all ranks of the host agree. The slice is read by
+// the rank that wants it first, by its own NIC and progress thread, so that no rank waits for a call of another. A gather waits
+// for the publish of the holder, which is an owner, anyway.
+#pragma once
+
+#include "core/job.h"
+#include "core/shard.h"
+#include "memory/cache_slot.h"
+#include "transport/transport.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace odc {
+
+struct Counters;
+class ShardDirectory;
+
+class NodeCache {
+public:
+    // `bytes`: for this rank's slots. 0: no shard is cached, on no rank of this host.
+    NodeCache(Job &job, ShardDirectory &directory, Counters &counters, uint64_t bytes);
+
+    // ---- Shards ----
+    // Finds the holders of a new shard's foreign slices, and plans this rank's slots, as many as fit in what `taken` more bytes
+    // leave. Returns their bytes.
+    uint64_t plan(Shard &shard, uint64_t taken) const;
+    // The shard has got the memory for its slots.
+    void took(const Shard &shard) { used_ += shard.cache_bytes(); }
+    // It gives that back. What is being read into another rank's slot goes on.
+    void forget(const Shard &shard);
+
+    // ---- Gathers ----
+    // Whether the slice of the owner `index` may have a slot, and the index of the owner that holds it then.
+    bool caches(const Shard &shard, uint64_t index) const;
+    uint64_t holder(const Shard &shard, uint64_t index) const;
+    // The following need the holder to have published the shard in this minibatch.
+    bool has_slot(const Shard &shard, uint64_t index) const;
+    // Begins to read the slice into its slot, unless another rank has begun. The owner has registered the shard.
+    void read(Shard &shard, uint64_t index, Endpoint &owner);
+    // Copies the slice if it is in its slot, without waiting or after a wait; false: it is not. After a wait it does not come there
+    // any more and is to be read directly.
+    bool copy(const Shard &shard, uint64_t index, std::byte *to);
+    bool await_and_copy(Shard &shard, uint64_t index, std::byte *to, Job::Wait &wait);
+    // Before this rank arrives: waits for the reads that it has begun.
+    void end_reads(Job::Wait &wait);
+
+private:
+    struct Read {
+        Shard *shard;  // NULL: released
+        uint64_t index;
+        std::shared_ptr<Request> request;
+    };
+    CacheSlot &slot(const Shard &shard, uint64_t index) const;
+    void await(const CacheSlot &slot, int owner, Job::Wait &wait);
+    uint64_t epoch() const { return job_.minibatch() + 1; }
+
+    Job &job_;
+    ShardDirectory &directory_;
+    Counters &counters_;
+    const uint64_t bytes_;
+    uint64_t used_ = 0;
+    std::mutex mutex_;
+    std::vector<Read> reads_;  // of this rank, that may go on
+};
+
+}  // namespace odc
