@@ -41,7 +41,7 @@ struct SettingRow {
     int64_t high = 0;  // 0: the setting is text
 };
 
-inline constexpr std::array<SettingRow, 19> kSettings = {{
+inline constexpr std::array<SettingRow, 20> kSettings = {{
     {Setting::kRank, "ODC_RANK", "", "This process's rank, 0..ODC_SIZE-1; set by odc run, with ODC_SIZE and ODC_JOB."},
     {Setting::kSize, "ODC_SIZE", "", "How many ranks the job has."},
     {Setting::kJob, "ODC_JOB", "", "The job's name: the same for all its ranks, different for every other job."},

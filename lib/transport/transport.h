@@ -65,7 +65,8 @@ inline RemoteSlice part_of(const RemoteSlice &slice, uint64_t first, uint64_t co
 // block.
 class Request {
 public:
-    // Called once, on the thread that completes or cancels it, when the transport is done with the caller's buffer. May be empty.
+    // Called once, on the thread that completes or cancels it, when the transport is done with the caller's buffer. Until it
+    // returns the request is pending. May be empty.
     using OnEnd = std::function<void(bool complete)>;
 
     explicit Request(int owner, OnEnd on_end = {}) : owner_(owner), on_end_(std::move(on_end)) {}
@@ -76,18 +77,22 @@ public:
     // The bytes have arrived, or the owner has applied the sums.
     bool is_complete() const { return state_.load(std::memory_order_acquire) == State::Complete; }
     // Neither complete nor cancelled: the transport may access the caller's buffer.
-    bool is_pending() const { return state_.load(std::memory_order_acquire) == State::Pending; }
+    bool is_pending() const { return state_.load(std::memory_order_acquire) <= State::Ending; }
 
     void complete() { end(State::Complete); }
     void set_cancelled() { end(State::Cancelled); }
 
 private:
-    enum class State { Pending, Complete, Cancelled };
+    enum class State { Pending, Ending, Complete, Cancelled };
     void end(State state) {
         State pending = State::Pending;
-        if (state_.compare_exchange_strong(pending, state, std::memory_order_acq_rel) && on_end_) {
+        if (!state_.compare_exchange_strong(pending, State::Ending, std::memory_order_acq_rel)) {
+            return;
+        }
+        if (on_end_) {
             on_end_(state == State::Complete);
         }
+        state_.store(state, std::memory_order_release);
     }
     int owner_;
     OnEnd on_end_;
