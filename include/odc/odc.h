@@ -183,9 +183,8 @@ ODC_API odc_status odc_wait(odc_context *context, uint64_t operation);
 /* Completes this rank's operations, on streams too, arrives, and returns once all ranks of the job have: the one wait for
  * all. Then gradients are final, elements nobody added to are zero, and the slices are this rank's until it publishes. */
 ODC_API odc_status odc_minibatch_sync(odc_context *context);
-/* odc_minibatch_sync and odc_all_reduce in one. */
+/* In the sync, or between sync and publish: combines `count` <= 64 values by `op`, an odc_reduction; all ranks get equal bits. */
 ODC_API odc_status odc_minibatch_sync_reduce(odc_context *context, double *values, size_t count, int32_t op);
-/* Between sync and publish: combines `count` <= 64 values by `op`, an odc_reduction; all ranks get equal bits. */
 ODC_API odc_status odc_all_reduce(odc_context *context, double *values, size_t count, int32_t op);
 
 /* ---- Work that ranks claim, and how fast they are ---- */
@@ -254,8 +253,7 @@ typedef struct odc_plan_summary {
 /* Writes each sample's rank and microbatch (0, 1, ..., in the order to run them); fills *summary unless NULL. A sample that is left
  * to be claimed has rank -1, and its item, which is a microbatch, too; the first is the costliest. Costs are divided by a rank's
  * speed, relative to the mean; items count for whoever is done first. */
-ODC_API odc_status odc_plan(const odc_plan_request *request, int32_t *rank_of, int32_t *microbatch_of,
-                            odc_plan_summary *summary);
+ODC_API odc_status odc_plan(const odc_plan_request *request, int32_t *rank_of, int32_t *microbatch_of, odc_plan_summary *summary);
 /* Lookahead: plans the next minibatches together. With few samples a rank the longest sample decides a minibatch's time; where
  * several long ones meet in one minibatch, the others are short. The window's samples stay the same, and each minibatch's number. */
 typedef enum odc_window_order {
@@ -279,8 +277,7 @@ typedef struct odc_window_summary {
     double token_variation, token_variation_before; /* of a minibatch's tokens: standard deviation / mean */
     double tokens; /* of a minibatch, mean over the window: divides the gradients of a loss that is a sum over tokens */
 } odc_window_summary;
-/* Writes each sample's minibatch (0, 1, ...), rank and microbatch; fills *summary unless NULL. Never slower than odc_plan on each
- * minibatch by itself. */
+/* Writes each sample's minibatch (0, 1, ...), rank and microbatch; fills *summary unless NULL. Never slower than odc_plan alone. */
 ODC_API odc_status odc_plan_window(const odc_window_request *request, int32_t *minibatch_of, int32_t *rank_of,
                                    int32_t *microbatch_of, odc_window_summary *summary);
 /* The cost coefficients of "linear", "1.5b" or "7b" (fitted by the paper's authors). */

@@ -26,7 +26,8 @@ std::shared_ptr<ModuleHandle> parse(ContextHandle &context, const std::string &t
         }
         const std::string name = text.substr(begin, end - begin);
         if (has_kernel(name)) {
-            module->functions[name] = std::make_shared<FunctionHandle>(context, name, vectors, loaded);
+            module->functions[name] =
+                std::shared_ptr<FunctionHandle>(new FunctionHandle{context, name, vectors, loaded});
         }
     }
     return module;
