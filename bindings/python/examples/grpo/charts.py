@@ -12,7 +12,7 @@ from report import Outcome
 from settings import Settings
 
 from libodc.recording import Event, RankTrace
-from libodc.timeline import draw_schedules
+from libodc.timeline import Panel, draw_schedules, idle_share
 
 _COLOURS = ("#2f5f9e", "#6f9fd8", "#f7c9a9", "#16324f")  # of the phases
 
@@ -50,15 +50,16 @@ class Charts(Pictures):
         lengths = {number: record.marks[-1] - record.marks[0] for number, record in enumerate(last.records[0])}
         middle = median(lengths.values())
         number = min(lengths, key=lambda one: abs(lengths[one] - middle))
-        traces = {
-            name: [_trace(rank, records[number]) for rank, records in enumerate(outcome.records)]
-            for name, outcome in outcomes.items()
-        }
+        panels = {}
+        for name, outcome in outcomes.items():
+            ranks = [_trace(rank, records[number]) for rank, records in enumerate(outcome.records)]
+            panels[name] = Panel(ranks, [idle_share(one) for one in ranks])
         name = "timeline.png"
         draw_schedules(
             self._directory / name,
             f"{self._title}, rollout {number}",
-            traces,
+            panels,
+            "each from its own begin; idle: outside of spans, or waiting",
             waiting="exchange and sync: waiting, moving answers",
             rest="gathers for the rollout, optimizer",
         )
