@@ -18,6 +18,7 @@ from torch.utils.dlpack import from_dlpack
 from ...errors import ArgumentError, InternalError, PhaseError
 from ...shard import Shard, ShardDescription
 from .backward import Backwards
+from .divisions import Divisions
 from .gradient_views import Gradients, GradientViews
 from .homes import TYPES, Homes, Parameters
 from .layout import Entry, Layout
@@ -26,7 +27,6 @@ from .streams import Streams
 from .torch_state import AllGather, Buffers, FsdpGroup, ReduceScatter, Settings, local_tensor
 
 _SUM = dist.ReduceOp.SUM
-_LARGE = 1 << 16  # elements, from which on one pass over memory counts for more than calls
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -392,11 +392,10 @@ class Group:
                 "were changed after attach: set a factor before attach, or pass sync_gradients(divisor=…)"
             )
 
-    def fill_gradients(self, took_part: list[bool], divisor: float, filled: set[int]) -> None:
-        """Writes the sums, divided, into the .grad of each parameter that any rank had a gradient for. `filled`: the
-        ids of parameters that hold another group's sums already, to which this group's are added: a tied parameter is
-        in several groups, and its gradient is the sum over all of them, as in plain FSDP2."""
-        into, sums, fresh = [], [], []
+    def fill_gradients(self, took_part: list[bool], divisor: float, filled: set[int], divisions: Divisions) -> None:
+        """Leaves it to `divisions` to write the sums, divided, into the .grad of each parameter that any rank had a
+        gradient for. `filled`: the ids of parameters that hold another group's sums already, to which this group's are
+        added: a tied parameter is in several groups, and its gradient is the sum of all, as in plain FSDP2."""
         for index, entry in enumerate(self.trainable):
             if not took_part[index]:
                 continue
@@ -408,21 +407,15 @@ class Group:
                     local_tensor(gradient).div_(divisor)
                 continue
             if (view := self.views.of(index, parameter)) is not None:
-                gradient = view
-                fresh.append((parameter, view))
+                parameter.grad = gradient = view
             elif gradient is None:
-                gradient = torch.empty_like(parameter)
-                fresh.append((parameter, gradient))
+                parameter.grad = gradient = torch.empty_like(parameter)
             local = local_tensor(gradient)
             if first:
-                into.append(local)
-                sums.append(self._own_sums[index])
+                divisions.add(self._own_sums[index], divisor, local)
             else:
+                divisions.run()
                 local.add_(self._own_sums[index].div(divisor).to(local.device))
-        if into:
-            _divide(sums, divisor, into)
-        for parameter, gradient in fresh:
-            parameter.grad = gradient
 
 
 class Gather(Buffers, AllGather):
@@ -499,35 +492,6 @@ def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 def _part(whole: torch.Tensor, offset: int, shape: torch.Size) -> torch.Tensor:
     return whole[offset : offset + shape.numel()].view(shape)
-
-
-def _divide(sums: list[torch.Tensor], divisor: float, into: list[torch.Tensor]) -> None:
-    """The bits do not depend on a tensor's size: on a GPU only the foreach functions divide by a number itself."""
-    kind, device = sums[0].dtype, sums[0].device
-    by: Any = divisor if device.type != "cpu" else _as_tensor(divisor, kind)
-    alike = all(one.dtype is kind and one.device == device for one in into)
-
-    def together(indices: list[int]) -> None:
-        these, those = [sums[index] for index in indices], [into[index] for index in indices]
-        if alike:
-            torch._foreach_copy_(those, these)
-            torch._foreach_div_(those, by)
-        else:  # other types, whose values are rounded once, or offloaded
-            torch._foreach_copy_(those, torch._foreach_div(these, by))
-
-    if small := [index for index, one in enumerate(sums) if one.numel() < _LARGE]:
-        together(small)
-    for index, one in enumerate(sums):
-        if one.numel() >= _LARGE and alike and device.type == "cpu":
-            torch.div(one, by, out=into[index])
-        elif one.numel() >= _LARGE:
-            together([index])
-
-
-@functools.lru_cache(maxsize=16)
-def _as_tensor(divisor: float, dtype: torch.dtype) -> torch.Tensor:
-    """On the host torch makes one for each division by a number."""
-    return torch.tensor(divisor, dtype=dtype, device="cpu")
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -29,6 +29,7 @@ from . import abort_hook
 from .backward import Backwards
 from .clip import total_norm
 from .crosscheck import Crosscheck
+from .divisions import Divisions
 from .group import Group
 from .homes import move_in, move_out
 from .overlap import Overlap
@@ -513,12 +514,14 @@ class Job:
     def _fill(self, took_part: list[bool], divisor: float | None) -> None:
         divisors = [group.divisor if divisor is None else divisor for group in self._groups]
         filled: set[int] = set()
+        divisions = Divisions()
         with torch.no_grad():
             begin = 0
             for group, one in zip(self._groups, divisors, strict=True):
                 end = begin + len(group.trainable)
-                group.fill_gradients(took_part[begin:end], one, filled)
+                group.fill_gradients(took_part[begin:end], one, filled, divisions)
                 begin = end
+            divisions.run()
             if self._crosscheck is not None:
                 crosscheck, self._crosscheck = self._crosscheck, None
                 crosscheck.compare(self._groups, divisors)
