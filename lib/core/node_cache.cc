@@ -43,8 +43,8 @@ uint64_t slice_bytes_of(const Shard &shard, uint64_t index) {
 }
 
 uint64_t slot_bytes_of(const Shard &shard, uint64_t index) {
-    constexpr uint64_t line = alignof(CacheSlot);
-    return sizeof(CacheSlot) + (slice_bytes_of(shard, index) + line - 1) / line * line;
+    constexpr uint64_t kLine = alignof(CacheSlot);
+    return sizeof(CacheSlot) + (slice_bytes_of(shard, index) + kLine - 1) / kLine * kLine;
 }
 
 // Owners of this host that have a slice, in the shard's order, if at least two of its ranks are here.
