@@ -43,6 +43,8 @@ Deadline Job::deadline() const {
     return {config.timeout_ms, config.interrupted, config.interrupted_arg, config.log};
 }
 
+int64_t Job::timeout_ms() const { return membership_.config.timeout_ms; }
+
 std::string Job::who(int rank) const {
     return formatted("rank {} (host {}, pid {})", rank, peer(rank).host, peer(rank).pid);
 }

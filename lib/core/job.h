@@ -88,6 +88,7 @@ public:
 
     // Of a wait that begins now.
     Deadline deadline() const;
+    int64_t timeout_ms() const;
     // Makes it this rank's job error, if there is none yet, that another failed or is lost.
     void learn();
 

@@ -15,8 +15,8 @@ namespace odc {
 
 namespace {
 
-// A reader of which no byte comes for so long is stopped, or its network hangs.
-constexpr int64_t kStuckNs = 5'000'000'000;
+// A reader of which no byte comes for so long is stopped, or its network hangs; at most a quarter of the deadline.
+constexpr int64_t kStuckMs = 5'000;
 
 // Where the slot of a foreign slice is.
 struct Place {
@@ -94,30 +94,6 @@ private:
     Doorbell &doorbell_;
 };
 
-// Whether a reader still runs and reads something.
-class ReaderWatch {
-public:
-    ReaderWatch(const ControlBlock &reader, bool is_self) : reader_(reader), is_self_(is_self) {}
-    bool is_stuck() {
-        if (is_self_) {
-            return false;
-        }
-        const uint64_t bytes = reader_.read_bytes.load(std::memory_order_relaxed);
-        const int64_t now = now_ns();
-        if (bytes != bytes_ || since_ns_ == 0) {
-            bytes_ = bytes;
-            since_ns_ = now;
-        }
-        return reader_.state.load(std::memory_order_acquire) != RankState::Running || now - since_ns_ > kStuckNs;
-    }
-
-private:
-    const ControlBlock &reader_;
-    bool is_self_;
-    uint64_t bytes_ = 0;
-    int64_t since_ns_ = 0;
-};
-
 // The memory that a read writes to stays mapped until it has ended, whatever is released meanwhile.
 class Mapped {
 public:
@@ -135,7 +111,7 @@ private:
 }  // namespace
 
 NodeCache::NodeCache(Job &job, ShardDirectory &directory, Counters &counters, uint64_t bytes)
-    : job_(job), directory_(directory), counters_(counters), bytes_(bytes) {}
+    : job_(job), directory_(directory), counters_(counters), bytes_(bytes), progress_(job.local_peers().size()) {}
 
 // ---- Shards ----
 
@@ -170,7 +146,10 @@ void NodeCache::forget(const Shard &shard) {
     used_ -= shard.cache_bytes();
     const std::lock_guard lock(mutex_);
     for (Read &read : reads_) {
-        read.shard = read.shard == &shard ? nullptr : read.shard;
+        if (read.shard == &shard) {
+            read.shard = nullptr;
+            read.request->cancel();  // its owner need not publish any more
+        }
     }
 }
 
@@ -209,7 +188,9 @@ void NodeCache::read(Shard &shard, uint64_t index, Endpoint &owner) {
     try {
         auto mapped = std::make_shared<Mapped>(job_.peer(shard.owner(holder)).arena, shard.linked(holder)->segment);
         const std::lock_guard lock(mutex_);
-        reads_.reserve(reads_.size() + 1);
+        if (reads_.size() == reads_.capacity()) {
+            reads_.reserve(2 * reads_.size() + 16);
+        }
         StartedGet started =
             owner.start_get(shard.slice(index), slot.bytes(), epoch(), [end, mapped](bool complete) { end(complete); });
         reads_.push_back({&shard, index, std::move(started.request)});
@@ -252,10 +233,26 @@ bool NodeCache::await_and_copy(Shard &shard, uint64_t index, std::byte *to, Job:
 
 void NodeCache::await(const CacheSlot &slot, int owner, Job::Wait &wait) {
     const auto word = [&slot] { return CacheWord(slot.word.load(std::memory_order_acquire)); };
-    const int reader = job_.local_peers()[word().reader()];
+    const size_t reader = word().reader();
     const OwnerWatch owner_watch(job_.block(owner).doorbell);
-    ReaderWatch reader_watch(job_.block(reader), reader == job_.rank());
-    wait.until(reader, [&] { return word().state() != CacheState::Reading || reader_watch.is_stuck(); });
+    wait.until(job_.local_peers()[reader], [&] { return word().state() != CacheState::Reading || is_stuck(reader); });
+}
+
+// Kept from wait to wait, so that a stopped reader of many slices, or a wait that is often interrupted, costs the time once.
+bool NodeCache::is_stuck(size_t reader) {
+    if (reader == job_.local_rank()) {
+        return false;
+    }
+    const ControlBlock &block = job_.block(job_.local_peers()[reader]);
+    const uint64_t bytes = block.read_bytes.load(std::memory_order_relaxed);
+    const int64_t now = now_ns();
+    const std::lock_guard lock(mutex_);
+    Progress &seen = progress_[reader];
+    if (bytes != seen.bytes || epoch() != seen.epoch) {  // who has arrived in a sync runs
+        seen = {epoch(), bytes, now, false};
+    }
+    seen.is_stuck = seen.is_stuck || (now - seen.since_ns) / 1'000'000 > std::min(kStuckMs, job_.timeout_ms() / 4);
+    return seen.is_stuck || block.state.load(std::memory_order_acquire) != RankState::Running;
 }
 
 // An interrupted gather leaves reads behind.

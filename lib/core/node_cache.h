@@ -35,7 +35,7 @@ public:
     uint64_t plan(Shard &shard, uint64_t taken) const;
     // The shard has got the memory for its slots.
     void took(const Shard &shard) { used_ += shard.cache_bytes(); }
-    // It gives that back. What is being read into another rank's slot goes on.
+    // It gives that back, and ends this rank's reads of it.
     void forget(const Shard &shard);
 
     // ---- Gathers ----
@@ -59,8 +59,16 @@ private:
         uint64_t index;
         std::shared_ptr<Request> request;
     };
+    // What was seen of a local rank that reads.
+    struct Progress {
+        uint64_t epoch = 0;
+        uint64_t bytes = 0;
+        int64_t since_ns = 0;   // that it has read these bytes
+        bool is_stuck = false;  // until it reads more
+    };
     CacheSlot &slot(const Shard &shard, uint64_t index) const;
     void await(const CacheSlot &slot, int owner, Job::Wait &wait);
+    bool is_stuck(size_t reader);
     uint64_t epoch() const { return job_.minibatch() + 1; }
 
     Job &job_;
@@ -69,7 +77,8 @@ private:
     const uint64_t bytes_;
     uint64_t used_ = 0;
     std::mutex mutex_;
-    std::vector<Read> reads_;  // of this rank, that may go on
+    std::vector<Read> reads_;         // of this rank, that may go on
+    std::vector<Progress> progress_;  // by local rank
 };
 
 }  // namespace odc

@@ -215,6 +215,10 @@ def editing(rank: int, size: int) -> None:
                     parameter.mul_(0.0)
             assert not model(sample(0, 0, 0)).any()
             reshard(model)
+            with pytest.raises(PhaseError, match=r"a forward within editing\(\)"), job.editing():
+                model(sample(0, 0, 0))
+            assert not model(sample(0, 0, 0)).any()
+            reshard(model)
         run_microbatches(Case(), model, 0, (1,) * size)
         with pytest.raises(PhaseError, match=r"editing\(\) would lose them"), job.editing():
             pass
@@ -223,6 +227,27 @@ def editing(rank: int, size: int) -> None:
 
 def test_editing_waits_for_readers() -> None:
     run_torch_ranks(2, editing)
+
+
+def unowned(rank: int, size: int) -> None:
+    """What no attached optimizer steps keeps its gradient."""
+    model = Case().sharded(mesh_of(size))
+    parameters = list(model.parameters())
+    mine, others = torch.optim.SGD(parameters[:2], lr=0.1), torch.optim.SGD(parameters[2:], lr=0.1)
+    with attach(model, mine, timeout=LIMIT, gradients="view") as job:
+        run_microbatches(Case(), model, 0, (1,) * size)
+        job.sync_gradients()
+        kept = [one.grad.to_local().clone() for one in parameters[2:]]
+        mine.step()
+        assert all(one.grad is None for one in parameters[:2])
+        for one, gradient in zip(parameters[2:], kept, strict=True):
+            assert torch.equal(one.grad.to_local(), gradient)
+        others.step()
+        others.zero_grad()
+
+
+def test_gradients_of_others_optimizers_stay() -> None:
+    run_torch_ranks(2, unowned)
 
 
 def left(rank: int, size: int) -> None:

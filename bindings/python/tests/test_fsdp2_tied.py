@@ -250,8 +250,8 @@ def overwritten(rank: int, size: int) -> None:
     """check=True compares each .grad as the optimizer uses it: it fails where one group's sums replace another's."""
     fill = Group.fill_gradients
 
-    def faulty(group: Group, took_part: list[bool], divisor: float, _: set[int], divisions: Divisions) -> None:
-        fill(group, took_part, divisor, set(), divisions)
+    def faulty(group: Group, took_part: list[bool], divisor: float, _: Any, divisions: Divisions) -> None:
+        fill(group, took_part, divisor, {}, divisions)
 
     model = Case(Tied, shard_and_tie).sharded(mesh_of(size))
     job = attach(model, adamw(model), timeout=LIMIT, check=True)

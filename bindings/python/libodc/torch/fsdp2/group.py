@@ -189,7 +189,7 @@ class Group:
 
     @property
     def reduced_bytes(self) -> int:
-        """The most elements that FSDP2 reduces at once."""
+        """Of what FSDP2 reduces at once, at most."""
         if self.layout.process_group is None or not self.trainable:
             return 0
         return self.layout.gradient_numel * self.ranks * self.layout.gradient_dtype.itemsize
@@ -392,24 +392,32 @@ class Group:
                 "were changed after attach: set a factor before attach, or pass sync_gradients(divisor=…)"
             )
 
-    def fill_gradients(self, took_part: list[bool], divisor: float, filled: set[int], divisions: Divisions) -> None:
-        """Leaves it to `divisions` to write the sums, divided, into the .grad of each parameter that any rank had a
-        gradient for. `filled`: the ids of parameters that hold another group's sums already, to which this group's are
-        added: a tied parameter is in several groups, and its gradient is the sum of all, as in plain FSDP2."""
+    def fill_gradients(
+        self,
+        took_part: list[bool],
+        divisor: float,
+        filled: dict[int, tuple[torch.nn.Parameter, torch.Tensor]],
+        divisions: Divisions,
+    ) -> None:
+        """Leaves it to `divisions` to write the sums, divided, into the gradient of each parameter that any rank had a
+        gradient for. `filled`: by id, those parameters and what becomes their .grad. A tied parameter is in several
+        groups, and its gradient is the sum of all, as in plain FSDP2."""
         for index, entry in enumerate(self.trainable):
             if not took_part[index]:
                 continue
-            parameter, gradient = entry.parameter, entry.parameter.grad
+            parameter = entry.parameter
             first = id(parameter) not in filled
-            filled.add(id(parameter))
+            gradient = parameter.grad if first else filled[id(parameter)][1]
             if not self.adds:  # a single rank's FSDP2 has added the gradients of all groups
                 if first and gradient is not None:
                     local_tensor(gradient).div_(divisor)
+                    filled[id(parameter)] = parameter, gradient
                 continue
             if (view := self.views.of(index, parameter)) is not None:
-                parameter.grad = gradient = view
+                gradient = view
             elif gradient is None:
-                parameter.grad = gradient = torch.empty_like(parameter)
+                gradient = torch.empty_like(parameter)
+            filled[id(parameter)] = parameter, gradient
             local = local_tensor(gradient)
             if first:
                 divisions.add(self._own_sums[index], divisor, local)

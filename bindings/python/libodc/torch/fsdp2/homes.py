@@ -151,6 +151,8 @@ def move_in(groups: Iterable[Homes]) -> None:
         move_if_alone([one for _, one in moves])
         for home, one in moves:
             home.why_not = "seen by other tensors" if one.held else ""
+            if not one.held:
+                home.tried = 0  # what was there is free, and may be a parameter's again
 
 
 def move_out(groups: Iterable[Homes]) -> None:
@@ -164,7 +166,7 @@ def fingerprint(memory: torch.Tensor) -> torch.Tensor:
     """Sums over all bits, and the bits that are left over. One pass, at the speed of memory."""
     bits = memory.view(torch.uint8)
     whole = bits.numel() // (8 * _ROWS) * (8 * _ROWS)
-    sums = bits[:whole].view(torch.int64).view(_ROWS, -1).sum(1)
+    sums = bits[:whole].view(torch.int32).view(_ROWS, -1).sum(1, dtype=torch.int64)
     return torch.cat([sums.view(torch.uint8), bits[whole:]])
 
 

@@ -8,7 +8,7 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -83,6 +83,7 @@ class Job:
         self._optimizers = optimizers
         self._to_step: set[int] = set()  # optimizers that have not stepped since the last sync
         self._edited = False  # parameters changed after the publish, before an optimizer's step
+        self._editing = False
         self._left_over = False  # the last sync's gradients were not cleared before this minibatch's first backward
         self._dropped = False  # the last minibatch was dropped
         self._reduced: Group | None = None  # the last one
@@ -219,20 +220,24 @@ class Job:
     @contextmanager
     def editing(self) -> Iterator[None]:
         """Collective, around edits as for publish(), where other ranks may still run forwards (an evaluation): waits
-        until they have finished, and publishes at the end."""
+        until they have finished, and publishes at the end. No forward, step or publish() belongs into the block. If it
+        raises, nothing is published before the next forward, sync or close()."""
         self._check_open("editing()")
         self._check_no_gradients("editing() would lose them")
-        self._end_minibatch("publish() by editing()")
-        yield
-        if self._phase is Phase.SYNCED:
-            self._publish()
+        self._end_minibatch("editing()")
+        self._editing = True
+        try:
+            yield
+        finally:
+            self._editing = False
+        self._publish()
 
     @contextmanager
     def unsharded(self) -> Iterator[None]:
         """Gathers all parameters, which forwards in the block then use without moving anything: any number of them on
         each rank, as for generating text token by token. Waits for the owners' publishes only. At the end of the block
         the parameters are sharded again. Needs memory for all of them."""
-        with torch.no_grad():  # not the first forward of training
+        with torch.no_grad():  # otherwise collectives would be counted from here on
             self.before_gather()
         with kept_unsharded(self._groups):
             yield
@@ -333,6 +338,7 @@ class Job:
     def before_gather(self) -> None:
         if self._phase is not Phase.PUBLISHED:
             self._check_open("a forward")
+            self._check_not_editing("a forward")
             # Parameters are needed although some optimizers have not stepped: peers must not wait forever.
             self._publish()
         if self._collectives is None and torch.is_grad_enabled():  # not in evaluations and other models before it
@@ -395,9 +401,9 @@ class Job:
             move_in(group.homes for group in self._groups)
             for group in self._groups:
                 group.copy_parameters()
-            unused = self._late()
+            used = self._stepped()
             for group in self._groups:
-                group.views.let_go(lambda parameter: id(parameter) in unused)
+                group.views.let_go(lambda parameter: id(parameter) not in used)
         self._context.publish()
         self._streams.published()
         self._phase = Phase.PUBLISHED
@@ -506,6 +512,7 @@ class Job:
 
     def _end_minibatch(self, call: str) -> None:
         """Collective, in any phase of each rank: one may have stepped while another has skipped the step."""
+        self._check_not_editing(call)
         self._reset_groups()
         if self._phase is Phase.SYNCED:
             self._publish()
@@ -513,7 +520,7 @@ class Job:
 
     def _fill(self, took_part: list[bool], divisor: float | None) -> None:
         divisors = [group.divisor if divisor is None else divisor for group in self._groups]
-        filled: set[int] = set()
+        filled: dict[int, tuple[nn.Parameter, torch.Tensor]] = {}
         divisions = Divisions()
         with torch.no_grad():
             begin = 0
@@ -522,6 +529,9 @@ class Job:
                 group.fill_gradients(took_part[begin:end], one, filled, divisions)
                 begin = end
             divisions.run()
+            for parameter, gradient in filled.values():
+                if parameter.grad is not gradient:
+                    parameter.grad = gradient
             if self._crosscheck is not None:
                 crosscheck, self._crosscheck = self._crosscheck, None
                 crosscheck.compare(self._groups, divisors)
@@ -531,6 +541,7 @@ class Job:
             group.fsdp.reset()
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
+        self._check_not_editing("a step")
         if self._phase is Phase.PUBLISHED:
             self._check_no_gradients("call sync_gradients() before optimizer.step()")
             self._edited = self._differing() is not None
@@ -551,6 +562,10 @@ class Job:
     def _check_open(self, what: str) -> None:
         if self._phase is Phase.CLOSED:
             raise PhaseError(f"{what}: this job has been closed or removed")
+
+    def _check_not_editing(self, what: str) -> None:
+        if self._editing:
+            raise PhaseError(f"{what} within editing(): end the block first, which publishes the edits")
 
     def _check_divisor(self, divisor: float | None, weight: float | None) -> None:
         if divisor is not None and weight is not None:
@@ -589,8 +604,11 @@ class Job:
 
     def _late(self) -> set[int]:
         """Ids of the parameters whose optimizers have not stepped since the last sync."""
-        late = (self._optimizers[index] for index in self._to_step)
-        return {id(parameter) for one in late for group in one.param_groups for parameter in group["params"]}
+        return _parameters_of(self._optimizers[index] for index in self._to_step)
+
+    def _stepped(self) -> set[int]:
+        """Ids of the parameters whose optimizers have stepped since the last sync."""
+        return _parameters_of(one for index, one in enumerate(self._optimizers) if index not in self._to_step)
 
     def _any_gradients(self) -> bool:
         return self._phase is Phase.PUBLISHED and any(group.took_part or group.pending for group in self._groups)
@@ -660,6 +678,10 @@ class _Gradient:
 
     parameter: nn.Parameter
     gradient: torch.Tensor | None
+
+
+def _parameters_of(optimizers: Iterable[Optimizer]) -> set[int]:
+    return {id(parameter) for one in optimizers for group in one.param_groups for parameter in group["params"]}
 
 
 def _holds_values(gradient: torch.Tensor | None) -> bool:
