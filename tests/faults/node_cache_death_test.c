@@ -36,8 +36,7 @@ static void kill_victim(death *what) {
 }
 
 /* After the death, of which others hear only later: what is there is gathered, and what does not come names the victim. */
-static void gather_after(const death *what, tensor t) {
-    float *full = new_full(NUMEL, ODC_F32);
+static void gather_after(const death *what, tensor t, float *full) {
     odc_status status = odc_gather(t.shard, full, NUMEL, NULL);
     if (status == ODC_OK && what->at != WHILE_READING) {
         check_full(t, full, 2);
@@ -45,7 +44,6 @@ static void gather_after(const death *what, tensor t) {
         CHECK(what->at != AFTER_THE_READ);
         check_lost(what, status);
     }
-    free(full);
 }
 
 /* Rank 0 reads for its host, outside calls. The other host publishes after the death if that comes while it reads. */
@@ -57,6 +55,7 @@ static void live_around_a_read(int rank, int size, const char *job, void *arg) {
     use_once(context, (tensor[]){t, last}, 2, 1);
     write_parameters(t, 2);
     write_parameters(last, 2);
+    float *full = new_full(NUMEL, ODC_F32);
     if (rank == what->victim) {
         set_flag(&what->pid, getpid());
     }
@@ -69,7 +68,6 @@ static void live_around_a_read(int rank, int size, const char *job, void *arg) {
     if (rank == 0 && what->at == BEFORE_THE_READ) {
         set_flag(&what->begun, 1);
     } else if (rank == 0) {
-        float *full = new_full(NUMEL, ODC_F32);
         uint64_t operation = 0;
         CHECK_OK(odc_gather_start(t.shard, full, NUMEL, NULL, &operation));
         if (what->at == AFTER_THE_READ) {
@@ -85,13 +83,14 @@ static void live_around_a_read(int rank, int size, const char *job, void *arg) {
             check_gather(last, 2); /* it has heard of all publishes */
         }
         kill_victim(what);
-        gather_after(what, t);
+        gather_after(what, t, full);
         set_flag(&what->gathered, 1);
     }
     await_flag(&what->gathered, 1);
     odc_status status = odc_minibatch_sync(context);
     check_lost(what, status);
     odc_destroy(context);
+    free(full);
 }
 
 static void run_death(const char *test, int victim, moment at) {

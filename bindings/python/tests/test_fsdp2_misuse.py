@@ -556,7 +556,7 @@ def other_buffers(rank: int, size: int) -> None:
         full = torch.zeros(group.layout.gradient_numel * size, dtype=group.layout.gradient_dtype)
         group.add(full, None)
         with pytest.raises(ValueError, match="contiguous"):
-            group.add(torch.stack([full, full], 1)[:, 0])
+            group.add(torch.stack([full, full], 1)[:, 0], None)
         group.add(full, None)
         job.sync_gradients(divisor=1.0)
 
