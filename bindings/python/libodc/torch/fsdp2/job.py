@@ -224,7 +224,7 @@ class Job:
         raises, nothing is published before the next forward, sync or close()."""
         self._check_open("editing()")
         self._check_no_gradients("editing() would lose them")
-        self._end_minibatch("editing()")
+        self._end_minibatch("publish() by editing()")
         self._editing = True
         try:
             yield
