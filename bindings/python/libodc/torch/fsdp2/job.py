@@ -7,7 +7,6 @@ import enum
 import logging
 import math
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from ...tracing import Trace, trace
 from . import abort_hook
 from .backward import Backwards
 from .clip import total_norm
+from .collective_count import CollectiveCount
 from .crosscheck import Crosscheck
 from .divisions import Divisions
 from .group import Group
@@ -37,7 +37,7 @@ from .report import MinibatchReport
 from .steps import Steps
 from .streams import Streams
 from .summary import JobSummary, RankSummary, Summaries
-from .torch_state import collectives, local_tensor, other_threads_communicate, reset_after_exception
+from .torch_state import local_tensor, reset_after_exception
 from .totals import VALUES, Combined, Given, Totals, given
 from .whole import copy_parameters, kept_unsharded
 
@@ -89,9 +89,7 @@ class Job:
         self._reduced: Group | None = None  # the last one
         self._cleared: set[int] = set()  # on a single rank: parameters with a .grad of this minibatch
         self._before: dict[int, _Gradient] = {}  # .grad of parameters whose groups were reduced in this minibatch
-        self._collectives: int | None = None  # the number begun before this minibatch's first forward
-        self._others_communicate = False  # other threads did: their collectives cannot be told apart
-        self._threads: set[threading.Thread] = set()  # at this minibatch's first forward
+        self._collectives = CollectiveCount()  # since this minibatch's first forward
         self._warned: set[str] = set()
         self._hooks: list[Any] = []
         for index, optimizer in enumerate(optimizers):
@@ -333,7 +331,7 @@ class Job:
     def _before_forward(self) -> None:
         self.backwards.note_forward()
         self.before_gather()
-        self._notice_other_threads()
+        self._collectives.notice_threads()
 
     def before_gather(self) -> None:
         if self._phase is not Phase.PUBLISHED:
@@ -341,14 +339,12 @@ class Job:
             self._check_not_editing("a forward")
             # Parameters are needed although some optimizers have not stepped: peers must not wait forever.
             self._publish()
-        if self._collectives is None and torch.is_grad_enabled():  # not in evaluations and other models before it
-            self._collectives = collectives()
-            self._others_communicate = other_threads_communicate()
-            self._threads = set(threading.enumerate())
+        if torch.is_grad_enabled():  # not in evaluations and other models before it
+            self._collectives.begin()
 
     def before_reduce(self, group: Group) -> None:
         self._check_open("a backward")
-        self._notice_other_threads()
+        self._collectives.notice_threads()
         if not self._optimizers:
             raise PhaseError("a backward through a model that was attached without an optimizer: it is only read")
         if self._phase is Phase.SYNCED:
@@ -407,7 +403,7 @@ class Job:
         self._context.publish()
         self._streams.published()
         self._phase = Phase.PUBLISHED
-        self._collectives = None
+        self._collectives.forget()
         self._show("compute")
 
     def _drop_zeros(self) -> None:
@@ -437,7 +433,7 @@ class Job:
         """Ends the minibatch. `call`: what all ranks must have called."""
         step = self._ending.run
         self._ending.begin()
-        collectives = step(self._new_collectives)  # others may begin until the call is repeated
+        collectives = step(self._collectives.value)  # others may begin until the call is repeated
         own = self._own_summary(call, numbers, vetoes, collectives)
         room = VALUES - 1
         names = self._totals.riding(numbers, room - self._summaries.length)
@@ -637,19 +633,6 @@ class Job:
             self._warned.add(about)
             if self._context.rank == 0:
                 logger.warning("odc: %s", text)
-
-    def _notice_other_threads(self) -> None:
-        """One started since the first forward, such as one that writes a checkpoint, may have ended by the sync."""
-        if self._collectives is None or self._others_communicate:
-            return
-        if not self._threads.issuperset(threading.enumerate()):
-            self._others_communicate = other_threads_communicate()
-
-    def _new_collectives(self) -> int:
-        """The number begun since this minibatch's first forward; those of other threads cannot be told apart."""
-        if self._collectives is None or self._others_communicate or other_threads_communicate():
-            return 0
-        return collectives() - self._collectives
 
     def _warn_of_collectives(self, new: int) -> None:
         if new > 0:
