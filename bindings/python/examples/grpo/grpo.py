@@ -20,7 +20,6 @@ have the same rewards and end with the same parameters, bit by bit, whatever the
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,6 +28,7 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "train"))  # its de
 
 
 def main() -> None:
+    from leaving import leave
     from settings import parse_settings
 
     settings = parse_settings(sys.argv[1:], __doc__ or "")
@@ -36,11 +36,7 @@ def main() -> None:
         sys.exit("grpo.py: the report's pictures need Matplotlib: pip install matplotlib")
     import recipe  # imports torch, which takes seconds: not for --help
 
-    status = recipe.run(settings)
-    # DTensor's caches keep the mesh and with it gloo's threads, which must not enter an interpreter that ends.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+    leave(recipe.run(settings))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
+from options import positive  # of the training example
+
 ARMS = ("fsdp2-equal", "odc-equal", "odc-free", "odc-claims")
 
 
@@ -54,7 +56,7 @@ def parse_settings(arguments: list[str], description: str) -> Settings:
         ("--clip", 0.2, "of the ratio of new to old probabilities"),
         ("--kl", 0.01, "weight of the divergence from the reference"),
     ):
-        parser.add_argument(name, type=_positive, default=default, metavar="X", help=f"{text} (default: %(default)s)")
+        parser.add_argument(name, type=positive, default=default, metavar="X", help=f"{text} (default: %(default)s)")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS), help="(default: all)")
     parser.add_argument("--report", type=Path, default=Path("report/grpo"), help="directory for pictures and numbers")
     given = parser.parse_args(arguments)
@@ -68,13 +70,3 @@ def _whole(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f'"{text}" is not a whole number of at least 1')
     return int(text)
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f'"{text}" is not a positive number')
-    return value

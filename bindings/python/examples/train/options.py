@@ -96,9 +96,7 @@ def parse_options(arguments: list[str], description: str) -> Options:
     emulated.add_argument(
         "--minibatches", type=_whole(1), default=12, help="of each arm and size (default: %(default)s)"
     )
-    emulated.add_argument(
-        "--seconds", type=_positive, default=180.0, help="emulated time of all (default: %(default)s)"
-    )
+    emulated.add_argument("--seconds", type=positive, default=180.0, help="emulated time of all (default: %(default)s)")
     order.add_argument("--ranks", type=_whole(1), default=8, help="that are planned for (default: %(default)s)")
     order.add_argument("--seeds", type=_whole(2), default=4, help="runs of each order (default: %(default)s)")
     order.add_argument("--windows", type=_whole(1), default=12, help=f"of {WINDOW} minibatches (default: %(default)s)")
@@ -140,7 +138,7 @@ def _add_common(parser: argparse.ArgumentParser, *, scale: int, width: int, bloc
     add("--seed", _whole(0), 1, "of the parameters and the order of the samples")
     add("--width", _width, width, f"of the decoder, a multiple of {HEAD}")
     add("--blocks", _whole(1), blocks, "of the decoder")
-    add("--rate", _positive, 1e-3, "of learning")
+    add("--rate", positive, 1e-3, "of learning")
     add("--report", Path, Path("report") / parser.prog.split()[-1], "directory for summary.json and pictures")
 
 
@@ -167,7 +165,7 @@ def _width(text: str) -> int:
     return width
 
 
-def _positive(text: str) -> float:
+def positive(text: str) -> float:
     try:
         value = float(text)
     except ValueError:

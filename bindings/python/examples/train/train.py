@@ -38,10 +38,10 @@ summary.json.
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib.util import find_spec
 
+from leaving import leave
 from options import parse_options, speaks
 
 
@@ -51,11 +51,7 @@ def main() -> None:
         sys.exit("train.py: the report's pictures need Matplotlib: pip install matplotlib" if speaks() else 1)
     import job  # imports torch, which takes seconds: not for --help
 
-    status = job.run(options)
-    # DTensor's caches keep the mesh and with it gloo's threads, which must not enter an interpreter that ends.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+    leave(job.run(options))
 
 
 if __name__ == "__main__":
