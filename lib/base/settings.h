@@ -69,9 +69,9 @@ inline constexpr std::array<SettingRow, 20> kSettings = {{
     {Setting::kSilenceMs, "ODC_SILENCE_MS", "10000",
      "How long another host may not answer before its ranks count as lost, in milliseconds; at most half the deadline.",
      1000, 3'600'000},
-    {Setting::kNodeCache, "ODC_NODE_CACHE", "off",
+    {Setting::kNodeCache, "ODC_NODE_CACHE", "auto",
      "What each rank gives to its host's node cache, in which a slice of another host in host memory is read once a minibatch for "
-     "all ranks of the host: a number of bytes; off: nothing; auto: its part of a quarter of the host's free memory. The least of "
+     "all ranks of the host: a number of bytes; off: nothing; auto: its part of a quarter of the host's free memory, then and at each registration. The least of "
      "a host's ranks counts."},
     {Setting::kDevice, "ODC_DEVICE", "", "The GPU of this rank's shards in GPU memory, such as cuda:0; unset: none."},
     {Setting::kAddBlocks, "ODC_ADD_BLOCKS", "0",

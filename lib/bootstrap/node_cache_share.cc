@@ -40,20 +40,23 @@ NodeCacheShare node_cache_share(const std::vector<const ControlBlock *> &local_p
     }
     uint64_t least = std::numeric_limits<uint64_t>::max();
     int least_of = 0;
+    uint64_t part_of_free = 0;
     for (const ControlBlock *peer : local_peers) {
         const NodeCacheOffer &offer = peer->node_cache;
         if (offer.kind == NodeCacheOffer::Kind::Off) {
-            return {0, formatted("each rank of this host reads it for itself, as rank {} has {}=off", peer->rank,
-                                 setting_row(Setting::kNodeCache).name)};
+            return {0, 0,
+                    formatted("each rank of this host reads it for itself, as rank {} has {}=off", peer->rank,
+                              setting_row(Setting::kNodeCache).name)};
         }
-        const uint64_t bytes =
-            offer.kind == NodeCacheOffer::Kind::Auto ? offer.bytes / local_peers.size() : offer.bytes;
+        const bool is_auto = offer.kind == NodeCacheOffer::Kind::Auto;
+        const uint64_t bytes = is_auto ? offer.bytes / local_peers.size() : offer.bytes;
+        part_of_free = is_auto ? kPartOfMemory * local_peers.size() : part_of_free;
         if (bytes < least) {
             least = bytes;
             least_of = peer->rank;
         }
     }
-    return {least,
+    return {least, part_of_free,
             formatted("this host reads it once a minibatch, while slots of {} bytes a rank suffice ({} of rank {})",
                       least, setting_row(Setting::kNodeCache).name, least_of)};
 }

@@ -15,7 +15,9 @@ class Allgather;
 
 struct NodeCacheShare {
     uint64_t bytes = 0;  // of each rank; 0: there is no cache
-    std::string why;     // as a route's explanation ends; "" where there is nothing to cache
+    uint64_t part_of_free =
+        0;            // a registration takes at most 1/part_of_free of the memory that is free then; 0: no limit
+    std::string why;  // as a route's explanation ends; "" where there is nothing to cache
 };
 
 // This rank's, by ODC_NODE_CACHE. Throws ODC_ERROR_ARGUMENT. `exchange`: NULL where all ranks are on this host, where looking at

@@ -14,8 +14,7 @@ namespace odc {
 
 Engines::Engines(Membership &membership, Job &job, ShardDirectory &directory, Counters &counters)
     : job_(job), remote_memory_(membership.fabric.get()) {
-    engines_.push_back(std::make_unique<HostOperations>(job, directory, remote_memory_, counters,
-                                                        membership.node_cache.bytes,
+    engines_.push_back(std::make_unique<HostOperations>(job, directory, remote_memory_, counters, membership.node_cache,
                                                         membership.cuda ? &CudaDevice::check_host_buffer : nullptr));
     host_ = engines_.back().get();
     if (membership.cuda) {

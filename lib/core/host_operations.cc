@@ -31,9 +31,9 @@ void clear_untouched(const RemoteSlice &mine, uint64_t epoch) {
 }  // namespace
 
 HostOperations::HostOperations(Job &job, ShardDirectory &directory, RemoteMemory &remote_memory, Counters &counters,
-                               uint64_t cache_bytes, CheckBuffer check)
+                               const NodeCacheShare &cache, CheckBuffer check)
     : job_(job), directory_(directory), remote_memory_(remote_memory), counters_(counters),
-      cache_(std::make_unique<NodeCache>(job, directory, counters, cache_bytes)), check_buffer_(check) {}
+      cache_(std::make_unique<NodeCache>(job, directory, counters, cache)), check_buffer_(check) {}
 
 HostOperations::~HostOperations() = default;
 
@@ -49,10 +49,7 @@ std::vector<Allocation> HostOperations::allocate(const std::vector<Shard *> &sha
         }
         return all;
     };
-    uint64_t slots = 0;
-    for (Shard *shard : shards) {
-        slots += cache_->plan(*shard, slots);
-    }
+    const uint64_t slots = cache_->plan(shards);
     try {
         return arena.allocate(sizes());
     } catch (const Error &error) {
@@ -242,15 +239,10 @@ void HostOperations::start_gather(Operation &operation, Operation::Gather &gathe
 
 void HostOperations::finish_gather(Operation &operation, Operation::Gather &gather, Job::Wait &wait) {
     Shard &shard = *operation.shard;
-    for (; !gather.unread.empty(); gather.unread.pop_back()) {
+    for (begin_gets(operation, gather); !gather.unread.empty(); begin_gets(operation, gather)) {
         const uint64_t index = gather.unread.back();
-        directory_.await_published(shard, index, wait);
-        if (!cache_->caches(shard, index)) {
-            get(operation, index);
-            continue;
-        }
-        directory_.await_published(shard, cache_->holder(shard, index), wait);
-        get_cached(operation, gather, index);
+        const bool awaits_holder = cache_->caches(shard, index) && shard.linked(index) != nullptr;
+        directory_.await_published(shard, awaits_holder ? cache_->holder(shard, index) : index, wait);
     }
     for (; gather.copied < gather.cached.size(); ++gather.copied) {
         const uint64_t index = gather.cached[gather.copied];
@@ -259,6 +251,19 @@ void HostOperations::finish_gather(Operation &operation, Operation::Gather &gath
         }
     }
     await_in_flight(operation, wait);
+}
+
+// Begins to read what it can now, so that all of it is on its way while this rank waits for the rest.
+void HostOperations::begin_gets(Operation &operation, Operation::Gather &gather) {
+    Shard &shard = *operation.shard;
+    for (size_t i = gather.unread.size(); i-- > 0;) {
+        const uint64_t index = gather.unread[i];
+        directory_.is_published(shard, index);  // links its record
+        if (cache_->caches(shard, index) ? get_cached(operation, gather, index)
+                                         : get_once_published(operation, index)) {
+            gather.unread.erase(gather.unread.begin() + static_cast<std::ptrdiff_t>(i));
+        }
+    }
 }
 
 // False: whether there is a slot for the slice cannot be known before its holder publishes, or the owner has not registered.

@@ -9,6 +9,7 @@ namespace odc {
 
 struct Counters;
 class NodeCache;
+struct NodeCacheShare;
 class RemoteMemory;
 class ShardDirectory;
 
@@ -16,9 +17,9 @@ class HostOperations final : public Engine {
 public:
     // Throws ODC_ERROR_ARGUMENT for memory that the host cannot use; `what` names it.
     using CheckBuffer = void (*)(const void *buffer, const std::string &what);
-    // `cache_bytes`: of the node cache, for this rank to hold. `check`: NULL where this rank has no other memory.
+    // `check`: NULL where this rank has no other memory.
     HostOperations(Job &job, ShardDirectory &directory, RemoteMemory &remote_memory, Counters &counters,
-                   uint64_t cache_bytes, CheckBuffer check);
+                   const NodeCacheShare &cache, CheckBuffer check);
     ~HostOperations() override;
 
     void attach(const std::vector<Shard *> &shards) override;
@@ -40,6 +41,7 @@ private:
     std::vector<Allocation> allocate(const std::vector<Shard *> &shards);
     void start_gather(Operation &operation, Operation::Gather &gather);
     void finish_gather(Operation &operation, Operation::Gather &gather, Job::Wait &wait);
+    void begin_gets(Operation &operation, Operation::Gather &gather);
     bool get_cached(Operation &operation, Operation::Gather &gather, uint64_t index);
     void get(Operation &operation, uint64_t index);
     bool get_once_published(Operation &operation, uint64_t index);

@@ -10,6 +10,7 @@
 #include "core/counters.h"
 #include "core/shard_directory.h"
 #include "memory/host_kernels.h"
+#include "topology/host.h"
 
 namespace odc {
 
@@ -110,19 +111,33 @@ private:
 
 }  // namespace
 
-NodeCache::NodeCache(Job &job, ShardDirectory &directory, Counters &counters, uint64_t bytes)
-    : job_(job), directory_(directory), counters_(counters), bytes_(bytes), progress_(job.local_peers().size()) {}
+NodeCache::NodeCache(Job &job, ShardDirectory &directory, Counters &counters, const NodeCacheShare &share)
+    : job_(job), directory_(directory), counters_(counters), share_(share), progress_(job.local_peers().size()) {}
 
 // ---- Shards ----
 
-uint64_t NodeCache::plan(Shard &shard, uint64_t taken) const {
-    if (bytes_ == 0 || shard.description().parameter_type == 0) {
-        return 0;
+uint64_t NodeCache::plan(const std::vector<Shard *> &shards) const {
+    uint64_t planned = 0;
+    std::optional<uint64_t> room;
+    for (Shard *shard : shards) {
+        const std::vector<uint64_t> holders = holders_of(job_, *shard);
+        if (share_.bytes == 0 || shard->description().parameter_type == 0 || holders.empty()) {
+            continue;
+        }
+        if (!room) {
+            room = this->room();
+        }
+        planned += plan(*shard, holders, *room - planned);
     }
-    const std::vector<uint64_t> holders = holders_of(job_, shard);
-    if (holders.empty()) {
-        return 0;
-    }
+    return planned;
+}
+
+uint64_t NodeCache::room() const {
+    const uint64_t left = share_.bytes - std::min(share_.bytes, used_);
+    return share_.part_of_free == 0 ? left : std::min(left, available_memory() / share_.part_of_free);
+}
+
+uint64_t NodeCache::plan(Shard &shard, const std::vector<uint64_t> &holders, uint64_t room) const {
     auto places = find_places(job_, shard, holders);
     uint64_t slots = 0;
     uint64_t bytes = 0;
@@ -132,7 +147,7 @@ uint64_t NodeCache::plan(Shard &shard, uint64_t taken) const {
             continue;
         }
         const uint64_t end = place.offset + slot_bytes_of(shard, index);
-        if (end <= bytes_ - std::min(bytes_, used_ + taken)) {  // what does not fit is read directly, by every rank
+        if (end <= room) {  // what does not fit is read directly, by every rank
             ++slots;
             bytes = end;
         }

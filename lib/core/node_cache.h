@@ -8,6 +8,7 @@
 // for the publish of the holder, which is an owner, anyway.
 #pragma once
 
+#include "bootstrap/node_cache_share.h"
 #include "core/job.h"
 #include "core/shard.h"
 #include "memory/cache_slot.h"
@@ -26,13 +27,12 @@ class ShardDirectory;
 
 class NodeCache {
 public:
-    // `bytes`: for this rank's slots. 0: no shard is cached, on no rank of this host.
-    NodeCache(Job &job, ShardDirectory &directory, Counters &counters, uint64_t bytes);
+    NodeCache(Job &job, ShardDirectory &directory, Counters &counters, const NodeCacheShare &share);
 
     // ---- Shards ----
-    // Finds the holders of a new shard's foreign slices, and plans this rank's slots, as many as fit in what `taken` more bytes
-    // leave. Returns their bytes.
-    uint64_t plan(Shard &shard, uint64_t taken) const;
+    // Finds the holders of new shards' foreign slices, and plans this rank's slots, as many as there is room for. Returns their
+    // bytes.
+    uint64_t plan(const std::vector<Shard *> &shards) const;
     // The shard has got the memory for its slots.
     void took(const Shard &shard) { used_ += shard.cache_bytes(); }
     // It gives that back, and ends this rank's reads of it.
@@ -66,6 +66,8 @@ private:
         int64_t since_ns = 0;   // that it has read these bytes
         bool is_stuck = false;  // until it reads more
     };
+    uint64_t room() const;
+    uint64_t plan(Shard &shard, const std::vector<uint64_t> &holders, uint64_t room) const;
     CacheSlot &slot(const Shard &shard, uint64_t index) const;
     void await(const CacheSlot &slot, int owner, Job::Wait &wait);
     bool is_stuck(size_t reader);
@@ -74,7 +76,7 @@ private:
     Job &job_;
     ShardDirectory &directory_;
     Counters &counters_;
-    const uint64_t bytes_;
+    const NodeCacheShare share_;
     uint64_t used_ = 0;
     std::mutex mutex_;
     std::vector<Read> reads_;         // of this rank, that may go on

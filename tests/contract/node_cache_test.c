@@ -319,6 +319,51 @@ static void who_waits_for_a_stopped_rank_reads_for_itself(void **state) {
     run_interrupted(__func__, 1);
 }
 
+/* Rank 0 gathers what ranks 0, 2 and 4 hold. While it waits for rank 4, it begins to read what rank 2 holds, which has published
+ * since. */
+static void reads_what_it_can(int rank, int size, const char *job, void *arg) {
+    steps *what = arg;
+    odc_config config = config_of(rank, size, job);
+    odc_context *context = NULL;
+    config.interrupted = rank == 0 ? is_wanted : NULL;
+    config.interrupted_arg = what;
+    CHECK_OK(odc_init(&config, &context));
+    tensor t = make_parts(context, "layer");
+    write_parameters(t, 1);
+    if (rank == 2) {
+        await_flag(&what->begun, 1);
+    } else if (rank == 4) {
+        await_flag(&what->over, 1);
+    }
+    CHECK_OK(odc_publish(t.shard, NULL));
+    if (rank == 0) {
+        uint64_t operation = 0;
+        float *full = new_full(t.numel, ODC_F32);
+        CHECK_OK(odc_gather_start(t.shard, full, t.numel, NULL, &operation));
+        set_flag(&what->begun, 1);
+        set_flag(&what->wanted, 1);
+        for (int i = 0; i < 3000 && stats_of(context).fetched_bytes < 2 * PART * 4; ++i) {
+            CHECK_EQUAL(odc_wait(context, operation), ODC_ERROR_INTERRUPTED);
+            sleep_ms(10);
+        }
+        CHECK_EQUAL(stats_of(context).fetched_bytes, 2 * PART * 4);
+        set_flag(&what->wanted, 0);
+        set_flag(&what->over, 1);
+        CHECK_OK(odc_wait(context, operation));
+        check_full(t, full, 1);
+        free(full);
+    }
+    CHECK_OK(odc_minibatch_sync(context));
+    odc_destroy(context);
+}
+
+static void a_gather_reads_what_it_can_while_it_waits(void **state) {
+    (void)state;
+    setenv("ODC_TEST_HOSTS", "2", 1);
+    setenv("ODC_NODE_CACHE", "auto", 1);
+    run_processes(6, reads_what_it_can, share(sizeof(steps)));
+}
+
 /* ---- The setting ---- */
 
 static void differs(int rank, int size, const char *job, void *arg) {
@@ -376,6 +421,7 @@ int main(void) {
         cmocka_unit_test(what_an_interrupted_gather_reads_is_there_for_others),
         cmocka_unit_test(sync_ends_the_reads_of_an_interrupted_gather),
         cmocka_unit_test(who_waits_for_a_stopped_rank_reads_for_itself),
+        cmocka_unit_test(a_gather_reads_what_it_can_while_it_waits),
         cmocka_unit_test(a_host_has_a_cache_if_all_its_ranks_have),
         cmocka_unit_test(a_wrong_setting_is_refused),
     };
