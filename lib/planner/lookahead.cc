@@ -207,13 +207,15 @@ double estimate(const Window &window, const std::vector<double> &costs, size_t r
     return sum;
 }
 
+bool is_less(double time, double than) { return time < than * (1 - kNegligible); }
+
 Window exchanged(const Window &window, const std::vector<double> &costs, size_t ranks, MoveLimits limits) {
     Window best = window;
-    double least = estimate(window, costs, ranks) * (1 - kNegligible);
+    double least = estimate(window, costs, ranks);
     for (size_t ahead = 2; ahead <= window.size(); ++ahead) {
         Window tried = exchanged_in_groups(window, costs, ranks, limits, ahead);
         const double time = estimate(tried, costs, ranks);
-        if (time < least) {
+        if (is_less(time, least)) {
             least = time;
             best = std::move(tried);
         }

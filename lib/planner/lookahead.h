@@ -27,6 +27,8 @@ struct Moves {
 
 // The estimated time of a window on so many ranks, if each minibatch is balanced as well as its costliest sample allows.
 double estimate(const Window &window, const std::vector<double> &costs, size_t ranks);
+// By more than rounding.
+bool is_less(double time, double than);
 
 // Each minibatch keeps its number of samples. Tries to look 2, 3, ... minibatches ahead, up to the whole window, and returns what
 // has the least estimate, the given window if nothing has less.

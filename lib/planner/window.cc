@@ -157,9 +157,14 @@ odc_window_summary plan_window(const odc_window_request &window, const odc_plan_
              samples.count);
     }
     const Window before = given_window(window, samples.count);
+    const bool collective = samples.policy == ODC_LB_MICRO || samples.policy == ODC_SORTED_ROWS;
     Window after = window.order == ODC_WINDOW_SORTED
                        ? sorted(before, all.costs)
                        : exchanged(before, all.costs, all.ranks, limits_of(window, samples.count));
+    // Sorted microbatches are more alike, which is for collectives; else a window that gains nothing need not be planned.
+    if (!collective && !is_less(estimate(after, all.costs, all.ranks), estimate(before, all.costs, all.ranks))) {
+        after = before;
+    }
     const PlannedWindow planned_before = planned(before, samples, {});
     PlannedWindow made = planned_before;
     try {
@@ -170,7 +175,6 @@ odc_window_summary plan_window(const odc_window_request &window, const odc_plan_
         }
         after = before;  // collectives need equally many microbatches, which the other samples do not allow
     }
-    const bool collective = samples.policy == ODC_LB_MICRO || samples.policy == ODC_SORTED_ROWS;
     const auto time = collective ? &odc_plan_summary::collective_makespan : &odc_plan_summary::makespan;
     if (sum_of(made, time) >= sum_of(planned_before, time)) {
         after = before;

@@ -108,6 +108,7 @@ def step_gains(records: Records, minibatches: range) -> list[Gain]:
         ("plan", ODC_MICRO, ODC_MINI),
         ("schedule, plan", COLLECTIVE_ROWS, ODC_MINI),
         ("speeds, claims", ODC_MINI, ODC_CLAIMS),
+        ("schedule, speeds, claims", COLLECTIVE_ROWS, ODC_CLAIMS),
         ("schedule, plan" if FSDP not in records else "all", next(iter(records)), next(reversed(records))),
     )
     present = (step for step in steps if step[1] in records and step[2] in records)
