@@ -5,6 +5,7 @@
 #include "cli/verbs.h"
 #include "cli/version.h"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <odc/odc.h>
 #include <CLI/CLI.hpp>
@@ -35,6 +36,12 @@ struct Setting {
     std::string refusal;  // odc_init's error for this value; empty: it accepts it
     std::string help;
 };
+
+// The file of the libodc in use; of this program where that contains it.
+std::string library_path() {
+    Dl_info info{};
+    return dladdr(reinterpret_cast<void *>(&odc_build), &info) != 0 ? info.dli_fname : "(unknown)";
+}
 
 // Reads a table of the API row by row.
 template <class Row, class Read>
@@ -114,6 +121,7 @@ std::vector<Setting> settings() {
 void print_json(const std::vector<Transport> &transports, const std::vector<Setting> &settings) {
     nlohmann::ordered_json json = {{"build", odc_build()}};
     json["version"] = version_text();
+    json["library"] = library_path();
     for (const Transport &row : transports) {
         nlohmann::ordered_json &entry = json["transports"].emplace_back();
         entry = {{"name", row.name}, {"ready", row.why_not.empty()}};
@@ -135,7 +143,7 @@ void print_json(const std::vector<Transport> &transports, const std::vector<Sett
 }
 
 void print_transports(const std::vector<Transport> &transports) {
-    fmt::print("{}\n\ntransports, most wanted first:\n", odc_build());
+    fmt::print("{}\nfrom {}\n\ntransports, most wanted first:\n", odc_build(), library_path());
     for (const Transport &row : transports) {
         fmt::print("  {:<8} {}\n", row.name, row.why_not.empty() ? "ready" : "unavailable: " + row.why_not);
     }
@@ -171,7 +179,7 @@ void add_info(CLI::App &app) {
         bool json = false;
     };
     auto wanted = std::make_shared<Wanted>();
-    CLI::App *verb = app.add_subcommand("info", "Show the build, the transports and the settings");
+    CLI::App *verb = app.add_subcommand("info", "Show the build, its file, the transports and the settings");
     verb->add_flag("--settings", wanted->settings, "Print every ODC_* setting with its value and help");
     verb->add_flag("--json", wanted->json, "Print everything as JSON");
     verb->footer(

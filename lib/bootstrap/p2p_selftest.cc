@@ -225,7 +225,7 @@ private:
         }
         const CudaDevice::Scope scope(device_);
         for (int round = 0; round < kRounds && !addends.empty(); ++round) {
-            cuda_.add(addends, AddReach::SeveralGpus, device_.own_stream());
+            cuda_.add(addends, AddScope::SeveralGpus, device_.own_stream());
         }
         device_.await_own_stream("additions to other GPUs", deadline_);
     }

@@ -85,6 +85,9 @@ for closed in '<&-' '>&-' '2>&-' '<&- >&- 2>&-'; do
 done
 
 # ---- odc info ----
+
+library=$("$odc" info | sed -n 's/^from //p')
+[ -f "$library" ] || fail "odc info names no file of the library: $library"
 expect 0 "$odc" info
 contains "$out" "shm"
 contains "$out" "ready"

@@ -63,12 +63,12 @@ class Context:
         sum: Literal["exact"] | None = None,
         largest: float = 0,
     ) -> Shard:
-        """Allocates this rank's slices (zeros) and announces them; waits for nobody. See ShardDescription."""
+        """Allocates this rank's slices (zeros) and lists them for the other ranks; waits for nobody. See ShardDescription."""
         one = ShardDescription(name, numel, parameters, gradients, ranks, slices, memory, sum, largest)
         return self.register_all([one])[0]
 
     def register_all(self, descriptions: Sequence[ShardDescription]) -> list[Shard]:
-        """Registers all of them or none, in one region of memory."""
+        """Registers all of them or none, in one allocation."""
         count, size = len(descriptions), self.size
         converted = (odc_shard_desc * count)(*(one._to_c(size) for one in descriptions))
         pointers = (ctypes.c_void_p * count)()

@@ -26,12 +26,12 @@ constexpr unsigned kConvertingBlocks = 2;  // to a multiprocessor
 AddKernel::AddKernel(const CudaDevice &device)
     : device_(device), limit_(static_cast<unsigned>(setting_number(Setting::kAddBlocks))) {}
 
-unsigned AddKernel::most_blocks(AddReach reach) const {
+unsigned AddKernel::most_blocks(AddScope reach) const {
     if (limit_ != 0) {
         return limit_;
     }
     const unsigned local = std::max(1U, device_.multiprocessors() / kMultiprocessorsPerBlock);
-    return reach == AddReach::OwnGpu ? local : std::min(local, kBlocksBetweenGpus);
+    return reach == AddScope::OwnGpu ? local : std::min(local, kBlocksBetweenGpus);
 }
 
 ExactTotals *totals_of(const RemoteSlice &slice) {
@@ -56,7 +56,7 @@ void put(ExactAddend &to, const SliceAddend &one) {
 // Allocates nothing, as what has been enqueued before could not be taken back.
 template <class Additions>
 void AddKernel::launch(cuda::Function kernel, Additions additions, const std::vector<SliceAddend> &addends,
-                       AddReach reach, cuda::Stream stream) const {
+                       AddScope reach, cuda::Stream stream) const {
     const RemoteSlice &slice = addends.front().to;
     const bool wide = sum_size(slice.gradient_type, slice.summation) == sizeof(double);
     constexpr size_t kMost = std::extent_v<decltype(additions.addends)>;
@@ -76,7 +76,7 @@ void AddKernel::launch(cuda::Function kernel, Additions additions, const std::ve
     }
 }
 
-void AddKernel::enqueue(const std::vector<SliceAddend> &addends, AddReach reach, cuda::Stream stream) const {
+void AddKernel::enqueue(const std::vector<SliceAddend> &addends, AddScope reach, cuda::Stream stream) const {
     if (addends.empty()) {
         return;
     }
@@ -97,9 +97,9 @@ void AddKernel::enqueue_sums(const std::vector<SliceAddend> &addends, cuda::Stre
     }
     const RemoteSlice &to = addends.front().to;
     if (to.summation == ODC_SUM_EXACT) {
-        launch(device_.exact_kernels().sums_adder, ExactAddends{}, addends, AddReach::OwnGpu, stream);
+        launch(device_.exact_kernels().sums_adder, ExactAddends{}, addends, AddScope::OwnGpu, stream);
     } else {
-        launch(device_.adder(accumulator_type(to.gradient_type)), Addends{}, addends, AddReach::OwnGpu, stream);
+        launch(device_.adder(accumulator_type(to.gradient_type)), Addends{}, addends, AddScope::OwnGpu, stream);
     }
 }
 

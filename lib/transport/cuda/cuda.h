@@ -115,7 +115,7 @@ public:
     };
     void get(const std::vector<Copy> &copies, cuda::Stream stream) const;
     // Adds gradients in the order of the addends.
-    void add(const std::vector<SliceAddend> &addends, AddReach reach, cuda::Stream stream) const {
+    void add(const std::vector<SliceAddend> &addends, AddScope reach, cuda::Stream stream) const {
         add_kernel_.enqueue(addends, reach, stream);
     }
     // Adds sums that were made in host memory to those of this GPU.

@@ -25,7 +25,7 @@ void GdrAdd::start(const RemoteSlice &to, uint64_t first, uint64_t count, std::b
     // The sums are zero: the owner's stream had cleared them before it published.
     const uint64_t additions = first == 0 ? 1 : 0;
     try {
-        add_kernel_.enqueue({{to, first, count, slot, additions}}, AddReach::OwnGpu, device_.own_stream());
+        add_kernel_.enqueue({{to, first, count, slot, additions}}, AddScope::OwnGpu, device_.own_stream());
         slots_->signal(slots_->slot_at(slot), device_.own_stream());
     } catch (...) {
         lost_ = true;

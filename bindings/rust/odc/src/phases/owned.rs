@@ -107,7 +107,7 @@ impl<'c> Minibatch<'c, Owned> {
 }
 
 impl<'c, Phase: Owning> Minibatch<'c, Phase> {
-    /// Allocates this rank's slice (zeros) and announces the shard; waits for nobody. All listed ranks register the same
+    /// Allocates this rank's slice (zeros) and lists the shard for the other ranks; waits for nobody. All listed ranks register the same
     /// description in the same minibatch.
     pub fn register<P: ParameterHalf, G: GradientHalf>(
         &mut self,
