@@ -2,6 +2,7 @@
 #include "core/claims.h"
 
 #include <algorithm>
+#include "core/wait.h"
 
 #include "transport/fabric/claim_exchange.h"
 

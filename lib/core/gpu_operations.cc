@@ -13,6 +13,7 @@
 #include "core/gpu_call.h"
 #include "core/remote_memory.h"
 #include "core/shard_directory.h"
+#include "core/wait.h"
 #include "transport/cuda/cuda.h"
 #include "transport/cuda/staged_add.h"
 #include "transport/cuda/staged_get.h"

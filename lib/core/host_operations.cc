@@ -11,6 +11,7 @@
 #include "core/node_cache.h"
 #include "core/remote_memory.h"
 #include "core/shard_directory.h"
+#include "core/wait.h"
 #include "transport/shm/stripe_lock.h"
 
 namespace odc {

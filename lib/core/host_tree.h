@@ -9,7 +9,7 @@
 // by that much at most.
 #pragma once
 
-#include "core/job.h"
+#include "core/wait.h"
 
 #include <cstdint>
 #include <vector>

@@ -7,6 +7,7 @@
 #include "core/engines.h"
 #include "core/operation.h"
 #include "core/shard_directory.h"
+#include "core/wait.h"
 
 namespace odc {
 

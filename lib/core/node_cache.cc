@@ -9,6 +9,7 @@
 #include "bootstrap/peer.h"
 #include "core/counters.h"
 #include "core/shard_directory.h"
+#include "core/wait.h"
 #include "memory/host_kernels.h"
 #include "topology/host.h"
 

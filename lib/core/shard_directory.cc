@@ -7,6 +7,7 @@
 #include "bootstrap/peer.h"
 #include "core/counters.h"
 #include "core/operation.h"
+#include "core/wait.h"
 
 namespace odc {
 
