@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs an MPI program with a rank on each of the hosts made by tests/harness/hosts.sh; Open MPI only. Shared memory is disabled,
-# which one-sided operations would use even with the tcp transport alone.
+# Runs an MPI program with a rank, or $RANKS_PER_HOST, on each of the hosts made by tests/harness/hosts.sh; Open MPI only. With a
+# rank a host shared memory is disabled, which one-sided operations would use even with the tcp transport alone.
 # usage: hosts.sh N -- mpi_hosts.sh COMMAND...
 set -eu
 
@@ -14,9 +14,12 @@ if [ "${1-}" = --agent ]; then # mpirun calls this instead of ssh: mpi_hosts.sh 
     exec "$HOSTS" on $k unshare --uts sh -c "$named" sh $k sh -c "${*:3}"
 fi
 list=
+slots=${RANKS_PER_HOST:-1}
+transports=tcp,self
+[ "$slots" -eq 1 ] || transports+=,vader
 for ((k = 0; k < $("$HOSTS" count); k++)); do
-    list+=${list:+,}$("$HOSTS" address $k):1
+    list+=${list:+,}$("$HOSTS" address $k):$slots
 done
 exec "$HOSTS" on 0 unshare --uts sh -c "$named" sh 0 mpirun --allow-run-as-root --bind-to none --host "$list" \
     --mca plm_rsh_agent "$here --agent" --mca plm_rsh_no_tree_spawn 1 --mca mpi_yield_when_idle 1 \
-    --mca pml ob1 --mca osc pt2pt --mca btl tcp,self --mca btl_tcp_if_include net0 --mca oob_tcp_if_include net0 "$@"
+    --mca pml ob1 --mca osc pt2pt --mca btl "$transports" --mca btl_tcp_if_include net0 --mca oob_tcp_if_include net0 "$@"

@@ -1,0 +1,60 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Prints, as Markdown, the table of docs/performance.md for minibatches between hosts of several ranks: with the node cache and
+# partial sums, without them, and Open MPI's and gloo's collectives, if PYTHON (default python3) has torch. The hosts are network
+# namespaces (tests/harness/hosts.sh), so it needs root: [PYTHON=...] tests/perf/minibatch_table.sh BUILD_DIRECTORY [ROUNDS]
+set -euo pipefail
+
+build=$(cd "${1:?usage: tests/perf/minibatch_table.sh BUILD_DIRECTORY [ROUNDS]}" && pwd)
+rounds=${2:-21}
+hosts=$(cd "$(dirname "$0")/../harness" && pwd)/hosts.sh
+peers=$(cd "$(dirname "$0")/peers" && pwd)
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+# race NAME RANKS BYTES MICROBATCHES GATHERS ROUNDS [bf16]
+race() {
+    timeout 900 "$hosts" 2 -- "$hosts" ranks "$2" "$build/tests/perf/minibatch" "${@:3}" >"$scratch/$1"
+}
+
+race bytes 8 33554432 4 2 3 bf16
+race time 4 67108864 4 1 "$rounds"
+RANKS_PER_HOST=2 timeout 300 "$hosts" 2 -- "$peers/mpi_hosts.sh" "$build/tests/perf/peers/mpi_peers" 67108864 7 >"$scratch/mpi" ||
+    echo "minibatch_table.sh: no row of MPI" >&2
+timeout 300 "$hosts" 2 -- "$hosts" ranks 4 "${PYTHON:-python3}" -W ignore "$peers/gloo_peers.py" 7 >"$scratch/gloo" ||
+    echo "minibatch_table.sh: no row of gloo" >&2
+cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
+echo "Measured on $(nproc) cores (${cpu:-unknown processor}) by \`tests/perf/minibatch_table.sh BUILD\`: two hosts, which are
+network namespaces joined by veth and a bridge; provider \`tcp;ofi_rxm\`; 4 microbatches, no compute."
+python3 - "$scratch" <<'PYTHON'
+import json, statistics, sys
+
+def load(name):
+    return json.load(open(f"{sys.argv[1]}/{name}"))
+
+def row(what, bar, reached, met):
+    print(f"| {what} | {bar} | {reached} | {'' if met else 'missed'} |")
+
+print("\n| what | bar | reached | |\n|---|---|---|---|")
+b = load("bytes")
+G, m, numel = b["ranks"] // 2, b["microbatches"], b["bytes"] / 4
+formula = {"flat": G * m * numel * (b["gathers"] * 2 + 4) / 2, "cached": numel * (2 + 4) / 2}
+received = {name: statistics.median(b[name]["received"]) for name in formula}
+share = received["cached"] / formula["cached"]
+row("2 × 4 ranks, bf16 parameters, f32 gradients: bytes into a host, at its interface, of (H−1)/H · P · (p + 4)",
+    "≤ 1.05", f"{share:.3f}; without: {received['flat'] / formula['flat']:.3f} of its formula, "
+    f"{received['flat'] / received['cached']:.1f} × as many", share <= 1.05)
+t = load("time")
+ratios = sorted(a / c for a, c in zip(t["flat"]["seconds"], t["cached"]["seconds"]))
+cached = statistics.median(t["cached"]["seconds"])
+row("2 × 2 ranks, 64 MiB, a gather and an addition a microbatch: time without by time with", "≥ 4",
+    f"{statistics.median(ratios):.2f} ({ratios[len(ratios) // 4]:.2f}–{ratios[-1 - len(ratios) // 4]:.2f}): "
+    f"{statistics.median(t['flat']['seconds']):.3f} s by {cached:.3f} s", statistics.median(ratios) >= 4)
+for name, what, bar, ops in (("mpi", "Open MPI", 4, ("MPI_Allgather", "MPI_Reduce_scatter_block")),
+                             ("gloo", "gloo", 8, ("all_gather_into_tensor", "reduce_scatter_tensor"))):
+    lines = {one["op"]: one for one in map(json.loads, open(f"{sys.argv[1]}/{name}"))}
+    if lines:
+        seconds = t["microbatches"] * sum(lines[op]["bytes"] / lines[op]["gbps"] * 1e-9 for op in ops)
+        row(f"the same against {what}'s all-gather and reduce-scatter", f"≥ {bar}",
+            f"{seconds / cached:.2f}: {seconds:.3f} s", seconds / cached >= bar)
+PYTHON
