@@ -9,6 +9,7 @@
 #include "core/counters.h"
 #include "core/exact_sums.h"
 #include "core/node_cache.h"
+#include "core/node_places.h"
 #include "core/remote_memory.h"
 #include "core/shard_directory.h"
 #include "transport/shm/stripe_lock.h"
@@ -51,7 +52,10 @@ std::vector<Allocation> HostOperations::allocate(const std::vector<Shard *> &sha
     };
     uint64_t slots = 0;
     for (Shard *shard : shards) {
-        slots += cache_->plan(*shard, slots);
+        if (cache_->is_on()) {
+            find_places(job_, *shard);
+        }
+        slots += cache_->plan(*shard, cache_->left(slots));
     }
     try {
         return arena.allocate(sizes());

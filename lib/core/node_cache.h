@@ -2,10 +2,8 @@
 // The node cache: a slice of another host is read once a minibatch into a slot in this host's shared memory, from where all ranks
 // of the host gather it. memory/cache_slot.h says which states a slot goes through, and why nobody reads a wrong one.
 //
-// Each foreign slice of a shard has one **holder** among the shard's owners on this host, which follows from the shard's
-// description; whether it has a slot for the slice its shard record says, so all ranks of the host agree. The slice is read by
-// the rank that wants it first, by its own NIC and progress thread, so that no rank waits for a call of another. A gather waits
-// for the publish of the holder, which is an owner, anyway.
+// Who holds the slot, node_places.h says. The slice is read by the rank that wants it first, by its own NIC and progress thread,
+// so that no rank waits for a call of another. A gather waits for the publish of the holder, which is an owner, anyway.
 #pragma once
 
 #include "core/job.h"
@@ -13,6 +11,7 @@
 #include "memory/cache_slot.h"
 #include "transport/transport.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -30,9 +29,11 @@ public:
     NodeCache(Job &job, ShardDirectory &directory, Counters &counters, uint64_t bytes);
 
     // ---- Shards ----
-    // Finds the holders of a new shard's foreign slices, and plans this rank's slots, as many as fit in what `taken` more bytes
-    // leave. Returns their bytes.
-    uint64_t plan(Shard &shard, uint64_t taken) const;
+    bool is_on() const { return bytes_ > 0; }
+    // What is left for this rank's slots after `taken` more bytes.
+    uint64_t left(uint64_t taken) const { return bytes_ - std::min(bytes_, used_ + taken); }
+    // Plans this rank's slots of a new shard, as many as fit in `left` bytes. Returns their bytes.
+    uint64_t plan(Shard &shard, uint64_t left) const;
     // The shard has got the memory for its slots.
     void took(const Shard &shard) { used_ += shard.cache_bytes(); }
     // It gives that back, and ends this rank's reads of it.
