@@ -10,6 +10,7 @@
 #include "core/exact_sums.h"
 #include "core/node_cache.h"
 #include "core/node_places.h"
+#include "core/node_sums.h"
 #include "core/remote_memory.h"
 #include "core/shard_directory.h"
 #include "transport/shm/stripe_lock.h"
@@ -34,13 +35,14 @@ void clear_untouched(const RemoteSlice &mine, uint64_t epoch) {
 HostOperations::HostOperations(Job &job, ShardDirectory &directory, RemoteMemory &remote_memory, Counters &counters,
                                uint64_t cache_bytes, CheckBuffer check)
     : job_(job), directory_(directory), remote_memory_(remote_memory), counters_(counters),
-      cache_(std::make_unique<NodeCache>(job, directory, counters, cache_bytes)), check_buffer_(check) {}
+      cache_(std::make_unique<NodeCache>(job, directory, counters, cache_bytes)),
+      sums_(std::make_unique<NodeSums>(job, directory)), check_buffer_(check) {}
 
 HostOperations::~HostOperations() = default;
 
 // ---- Shards ----
 
-// Slices come first: without memory for slots of the node cache, too, there are none.
+// Slices come first: without memory for slots of the node cache and partial sums, too, there are none.
 std::vector<Allocation> HostOperations::allocate(const std::vector<Shard *> &shards) {
     Arena &arena = *job_.peer(job_.rank()).arena;
     const auto sizes = [&] {
@@ -50,24 +52,31 @@ std::vector<Allocation> HostOperations::allocate(const std::vector<Shard *> &sha
         }
         return all;
     };
-    uint64_t slots = 0;
+    uint64_t held = 0;
     for (Shard *shard : shards) {
         if (cache_->is_on()) {
             find_places(job_, *shard);
         }
-        slots += cache_->plan(*shard, cache_->left(slots));
+        const Shard::Held slots = cache_->plan(*shard, cache_->left(held));
+        shard->hold(slots, {});
+        held += slots.bytes;
+    }
+    for (Shard *shard : shards) {
+        const Shard::Held sums = sums_->plan(*shard, cache_->left(held));
+        shard->hold(shard->slots(), sums);
+        held += sums.bytes;
     }
     try {
         return arena.allocate(sizes());
     } catch (const Error &error) {
-        if (slots == 0 || error.status() != ODC_ERROR_NO_MEMORY) {
+        if (held == 0 || error.status() != ODC_ERROR_NO_MEMORY) {
             throw;
         }
     }
-    job_.log().info("holds no slots of the node cache for {} shards: there is no memory for their {} bytes",
-                    shards.size(), slots);
+    job_.log().info("holds nothing of {} shards for the node cache: there is no memory for {} bytes", shards.size(),
+                    held);
     for (Shard *shard : shards) {
-        shard->set_cache(0, 0);
+        shard->hold({}, {});
     }
     return arena.allocate(sizes());
 }
@@ -144,11 +153,20 @@ void HostOperations::tell_published(Shard &shard) {
     }
 }
 
+void HostOperations::end_additions(Shard &shard, const std::vector<Operation *> &started) {
+    for (Operation *addition : started) {
+        finish(*addition);
+    }
+    shard.finished = epoch();
+    sums_->finish(shard);
+}
+
 void HostOperations::before_arrival(const std::vector<Operation *> &started) {
     for (Operation *operation : started) {
         finish(*operation);
     }
     Job::Wait wait(job_, call_name(Call::Sync));
+    sums_->end(shards_, wait);
     cache_->end_reads(wait);
 }
 
@@ -287,20 +305,25 @@ void HostOperations::add(Operation &operation, Job::Wait &wait) {
                          shard.name(), job_.what(wait.holder()));
     });
     const int exponent = shard.is_exact() ? exponent_of(shard, epoch()) : 0;
+    const auto adds_here = [&](uint64_t index) {
+        return job_.on_this_host(shard.owner(index)) || sums_->takes(shard, index);
+    };
     const auto add_to = [&](uint64_t index) {
-        RemoteSlice to = shard.slice(index);
+        const bool is_partial = sums_->takes(shard, index);
+        RemoteSlice to = is_partial ? sums_->sum(shard, index) : shard.slice(index);
         to.exponent = exponent;
-        if (auto request = endpoint_to(shard, index).start_add(to, operation.gradient(index), epoch(), wait)) {
+        Endpoint &endpoint = endpoint_to(shard, is_partial ? place_of(shard, index)->holder : index);
+        if (auto request = endpoint.start_add(to, operation.gradient(index), epoch(), wait)) {
             operation.in_flight.push_back({index, std::move(request)});
         }
     };
-    // Post the additions to other hosts first, then add on this thread, own slice first. Each rank begins at its own index,
+    // Post the additions to other hosts first, then add on this thread, to partial sums too, own slice first. Each rank begins at its own index,
     // so that at any time the ranks are at different owners.
     try {
         for (const bool here : {false, true}) {
             for (uint64_t i = 0; i < shard.owners(); ++i) {
                 const uint64_t index = (shard.own_index() + i) % shard.owners();
-                if (shard.slices().numel(index) > 0 && job_.on_this_host(shard.owner(index)) == here) {
+                if (shard.slices().numel(index) > 0 && adds_here(index) == here) {
                     add_to(index);
                 }
             }

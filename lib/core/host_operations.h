@@ -9,6 +9,7 @@ namespace odc {
 
 struct Counters;
 class NodeCache;
+class NodeSums;
 class RemoteMemory;
 class ShardDirectory;
 
@@ -16,7 +17,7 @@ class HostOperations final : public Engine {
 public:
     // Throws ODC_ERROR_ARGUMENT for memory that the host cannot use; `what` names it.
     using CheckBuffer = void (*)(const void *buffer, const std::string &what);
-    // `cache_bytes`: of the node cache, for this rank to hold. `check`: NULL where this rank has no other memory.
+    // `cache_bytes`: of the node cache and partial sums, for this rank to hold. `check`: NULL where this rank has no other memory.
     HostOperations(Job &job, ShardDirectory &directory, RemoteMemory &remote_memory, Counters &counters,
                    uint64_t cache_bytes, CheckBuffer check);
     ~HostOperations() override;
@@ -31,6 +32,7 @@ public:
     void start(Operation &operation) override;
     void finish(Operation &operation) override;
     void cancel(Operation &operation, const std::function<void()> &look) override;
+    void end_additions(Shard &shard, const std::vector<Operation *> &started) override;
     void before_arrival(const std::vector<Operation *> &started) override;
     void after_arrival() override;
     uint64_t pinned_bytes() const override { return 0; }
@@ -53,6 +55,7 @@ private:
     RemoteMemory &remote_memory_;
     Counters &counters_;
     std::unique_ptr<NodeCache> cache_;
+    std::unique_ptr<NodeSums> sums_;
     CheckBuffer check_buffer_;
     std::vector<Shard *> shards_;
 };

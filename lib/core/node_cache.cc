@@ -54,17 +54,12 @@ NodeCache::NodeCache(Job &job, ShardDirectory &directory, Counters &counters, ui
 
 // ---- Shards ----
 
-uint64_t NodeCache::plan(Shard &shard, uint64_t left) const {
-    if (shard.description().parameter_type == 0) {
-        return 0;
-    }
-    const Held slots = fit(shard, &NodePlace::slot, left);  // what does not fit is read directly, by every rank
-    shard.set_cache(slots.count, slots.bytes);
-    return slots.bytes;
+Shard::Held NodeCache::plan(const Shard &shard, uint64_t left) const {
+    return shard.description().parameter_type != 0 ? fit(shard, &NodePlace::slot, left) : Shard::Held{};
 }
 
 void NodeCache::forget(const Shard &shard) {
-    used_ -= shard.cache_bytes();
+    used_ -= shard.held_bytes();
     const std::lock_guard lock(mutex_);
     for (Read &read : reads_) {
         if (read.shard == &shard) {

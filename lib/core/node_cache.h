@@ -25,17 +25,17 @@ class ShardDirectory;
 
 class NodeCache {
 public:
-    // `bytes`: for this rank's slots. 0: no shard is cached, on no rank of this host.
+    // `bytes`: for what this rank holds, partial sums included. 0: nothing is held, by no rank of this host.
     NodeCache(Job &job, ShardDirectory &directory, Counters &counters, uint64_t bytes);
 
     // ---- Shards ----
     bool is_on() const { return bytes_ > 0; }
-    // What is left for this rank's slots after `taken` more bytes.
+    // What is left of the bytes, of which `taken` more are planned.
     uint64_t left(uint64_t taken) const { return bytes_ - std::min(bytes_, used_ + taken); }
-    // Plans this rank's slots of a new shard, as many as fit in `left` bytes. Returns their bytes.
-    uint64_t plan(Shard &shard, uint64_t left) const;
-    // The shard has got the memory for its slots.
-    void took(const Shard &shard) { used_ += shard.cache_bytes(); }
+    // This rank's slots of a new shard: as many as fit in `left` bytes. What does not fit is read directly, by every rank.
+    Shard::Held plan(const Shard &shard, uint64_t left) const;
+    // The shard has got the memory for what this rank holds.
+    void took(const Shard &shard) { used_ += shard.held_bytes(); }
     // It gives that back, and ends this rank's reads of it.
     void forget(const Shard &shard);
 

@@ -7,6 +7,8 @@
 #include "bootstrap/peer.h"
 #include "core/job.h"
 #include "memory/cache_slot.h"
+#include "memory/partial_sum.h"
+#include "transport/shm/stripe_lock.h"
 
 namespace odc {
 
@@ -48,6 +50,7 @@ void find_places(const Job &job, Shard &shard) {
     }
     auto places = std::make_unique<NodePlaces>();
     places->of.resize(shard.owners());
+    places->holders = holders.size();
     std::map<size_t, size_t> owners_on;           // by host
     std::vector<NodePlace> next(holders.size());  // free place of each holder
     for (uint64_t index = 0; index < shard.owners(); ++index) {
@@ -58,20 +61,31 @@ void find_places(const Job &job, Shard &shard) {
         NodePlace &place = next[k];
         place.holder = holders[k];
         place.slot.bytes = slot_bytes(shard, index);
+        place.sum.bytes = PartialSumLayout(shard, index).bytes;
         places->of[index] = place;
         ++place.number;
         place.slot.begin = place.slot.end();
+        place.sum.begin = place.sum.end();
     }
     shard.engine_state = std::move(places);
 }
 
-const NodePlace *place_of(const Shard &shard, uint64_t index) {
-    const auto *places = static_cast<const NodePlaces *>(shard.engine_state.get());
+NodePlace *place_of(const Shard &shard, uint64_t index) {
+    auto *places = static_cast<NodePlaces *>(shard.engine_state.get());
     return places != nullptr && places->of[index].holder != NodePlace::kNone ? &places->of[index] : nullptr;
 }
 
-Held fit(const Shard &shard, NodePlace::Part NodePlace::*part, uint64_t left) {
-    Held held;
+uint64_t holder_count(const Shard &shard) { return static_cast<const NodePlaces *>(shard.engine_state.get())->holders; }
+
+PartialSumLayout::PartialSumLayout(const Shard &shard, uint64_t index) {
+    const Description &d = shard.description();
+    const uint64_t sum_bytes = shard.slices().numel(index) * sum_size(d.gradient_type, d.summation);
+    sums = sizeof(PartialSum) + to_whole_line(stripe_count(sum_bytes) * sizeof(Stripe));
+    bytes = sums + to_whole_line(sum_bytes);
+}
+
+Shard::Held fit(const Shard &shard, NodePlace::Part NodePlace::*part, uint64_t left) {
+    Shard::Held held;
     for (uint64_t index = 0; index < shard.owners(); ++index) {
         const NodePlace *place = place_of(shard, index);
         if (place != nullptr && place->holder == shard.own_index() && place->number == held.count &&

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which owner of this host holds what belongs to a slice of another host: its slot of the node cache. The
-// **holder** follows from the shard's description, and whether it has memory for it its shard record says, so all ranks of the
+// Which owner of this host holds what belongs to a slice of another host: its slot of the node cache and its partial sum. The
+// **holder** follows from the shard's description, and whether it has memory for them its shard record says, so all ranks of the
 // host agree.
 #pragma once
 
@@ -23,22 +23,29 @@ struct NodePlace {
     uint64_t holder = kNone;  // its index among the shard's owners
     uint64_t number = 0;      // among the holder's places of this shard
     Part slot;
+    Part sum;
+    uint64_t counted_in = 0;  // the last epoch in which this rank counted itself in (memory/partial_sum.h)
 };
 
 struct NodePlaces final : EngineState {
     std::vector<NodePlace> of;  // by owner
+    uint64_t holders = 0;
 };
 
 // Finds the holders of a new shard's foreign slices, if at least two ranks of the shard are here.
 void find_places(const Job &job, Shard &shard);
 // NULL: nobody holds anything for the slice of this owner.
-const NodePlace *place_of(const Shard &shard, uint64_t index);
+NodePlace *place_of(const Shard &shard, uint64_t index);
+uint64_t holder_count(const Shard &shard);
+
+// Where the sums of a partial sum begin, behind its line and its stripes, and how long it is.
+struct PartialSumLayout {
+    PartialSumLayout(const Shard &shard, uint64_t index);
+    uint64_t sums;
+    uint64_t bytes;
+};
 
 // Of the parts that this rank holds of a shard, the first ones: as many as fit in `left` bytes.
-struct Held {
-    uint64_t count = 0;
-    uint64_t bytes = 0;
-};
-Held fit(const Shard &shard, NodePlace::Part NodePlace::*part, uint64_t left);
+Shard::Held fit(const Shard &shard, NodePlace::Part NodePlace::*part, uint64_t left);
 
 }  // namespace odc
