@@ -43,8 +43,8 @@ NodeCacheShare node_cache_share(const std::vector<const ControlBlock *> &local_p
     for (const ControlBlock *peer : local_peers) {
         const NodeCacheOffer &offer = peer->node_cache;
         if (offer.kind == NodeCacheOffer::Kind::Off) {
-            return {0, formatted("each rank of this host reads it for itself, as rank {} has {}=off", peer->rank,
-                                 setting_row(Setting::kNodeCache).name)};
+            return {0, formatted("each rank of this host reads it and adds to it for itself, as rank {} has {}=off",
+                                 peer->rank, setting_row(Setting::kNodeCache).name)};
         }
         const uint64_t bytes =
             offer.kind == NodeCacheOffer::Kind::Auto ? offer.bytes / local_peers.size() : offer.bytes;
@@ -53,9 +53,11 @@ NodeCacheShare node_cache_share(const std::vector<const ControlBlock *> &local_p
             least_of = peer->rank;
         }
     }
-    return {least,
-            formatted("this host reads it once a minibatch, while slots of {} bytes a rank suffice ({} of rank {})",
-                      least, setting_row(Setting::kNodeCache).name, least_of)};
+    return {
+        least,
+        formatted(
+            "this host reads it once a minibatch, and sends its sums once, while {} bytes a rank suffice ({} of rank {})",
+            least, setting_row(Setting::kNodeCache).name, least_of)};
 }
 
 }  // namespace odc

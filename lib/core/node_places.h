@@ -24,6 +24,7 @@ struct NodePlace {
     uint64_t number = 0;      // among the holder's places of this shard
     Part slot;
     Part sum;
+    bool has_sum = true;      // until an arrival finds that the holder has none for it, or has released the shard
     uint64_t counted_in = 0;  // the last epoch in which this rank counted itself in (memory/partial_sum.h)
 };
 

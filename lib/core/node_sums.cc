@@ -12,12 +12,14 @@ namespace odc {
 
 namespace {
 
-// Foreign slices in this rank's turn, which begins behind its own slice, so that ranks that finish together send different ones.
+// Foreign slices that may have partial sums, in this rank's turn, which begins behind its own slice, so that ranks that finish
+// together send different ones.
 template <class Body>
 void for_each_place(Shard &shard, const Body &body) {
     for (uint64_t i = 1; i < shard.owners(); ++i) {
         const uint64_t index = (shard.own_index() + i) % shard.owners();
-        if (NodePlace *place = place_of(shard, index)) {
+        NodePlace *place = place_of(shard, index);
+        if (place != nullptr && place->has_sum) {
             body(index, *place);
         }
     }
@@ -33,7 +35,7 @@ Shard::Held NodeSums::plan(const Shard &shard, uint64_t left) const {
 
 bool NodeSums::takes(const Shard &shard, uint64_t index) const {
     const NodePlace *place = adds(shard) ? place_of(shard, index) : nullptr;
-    return place != nullptr && place->number < shard.linked(place->holder)->partial_sum_count;
+    return place != nullptr && place->has_sum && place->number < shard.linked(place->holder)->partial_sum_count;
 }
 
 PartialSum &NodeSums::partial_sum(const Shard &shard, const NodePlace &place) const {
@@ -73,11 +75,14 @@ void NodeSums::end(const std::vector<Shard *> &shards, Job::Wait &wait) {
     }
     for (Shard *shard : shards) {
         if (adds(*shard)) {
-            for_each_place(*shard, [&](uint64_t index, const NodePlace &place) {
-                const bool is_direct = shard->linked(place.holder) != nullptr && !takes(*shard, index);
-                // Who has released its slice has not published it, so nobody can have added.
-                if (!is_direct && directory_.await_presence(*shard, place.holder, wait)) {
+            for_each_place(*shard, [&](uint64_t index, NodePlace &place) {
+                const bool known = shard->linked(place.holder) != nullptr;
+                if (known && !takes(*shard, index)) {
+                    place.has_sum = false;
+                } else if (directory_.await_presence(*shard, place.holder, wait)) {
                     count_in(*shard, index);
+                } else {  // nobody can add any more; in later minibatches the record may be another shard's
+                    place.has_sum = false;
                 }
             });
         }
