@@ -322,6 +322,48 @@ static void additions_after_finish_are_refused(void **state) {
     run_on(__func__, 1, 2, "auto", refuses, NULL);
 }
 
+typedef struct starts {
+    atomic_int started[2];  /* by minibatch: rank 0 has */
+    atomic_int finished[2]; /* rank 2 has, who adds nothing */
+} starts;
+
+/* Rank 0 starts an addition before rank 1 has published, and finishes last of its host, by odc_finish or by the sync. */
+static void finishes_what_is_started(odc_context *context, void *arg) {
+    starts *what = arg;
+    const int rank = odc_rank(context);
+    tensor t = make_parts(context, ODC_F32);
+    float *full = new_full(t.numel, ODC_F32);
+    uint64_t operation = 0;
+    for (int m = 0; m < 2; ++m) {
+        const uint64_t salt = salt_of(m, 0, 0);
+        if (rank == 1) {
+            await_flag(&what->started[m], 1);
+        }
+        CHECK_OK(odc_publish(t.shard, NULL));
+        if (rank == 2) {
+            CHECK_OK(odc_finish(t.shard, NULL));
+            set_flag(&what->finished[m], 1);
+        } else if (rank == 0) {
+            await_flag(&what->finished[m], 1);
+            fill_gradients(t, full, salt);
+            CHECK_OK(odc_scatter_add_start(t.shard, full, t.numel, NULL, &operation));
+            set_flag(&what->started[m], 1);
+            if (m == 0) {
+                CHECK_OK(odc_finish(t.shard, NULL));
+                CHECK_OK(odc_wait(context, operation));
+            }
+        }
+        CHECK_OK(odc_minibatch_sync(context));
+        check_sums(t, &salt, 1);
+    }
+    free(full);
+}
+
+static void what_is_started_ends_before_its_rank_counts(void **state) {
+    (void)state;
+    run_on(__func__, 2, 4, "auto", finishes_what_is_started, share(sizeof(starts)));
+}
+
 /* ---- Who does not take part ---- */
 
 /* Rank 0 has an empty slice: it publishes nothing, adds, and releases the shard in minibatch 1; the others go on without it. */
@@ -519,6 +561,7 @@ int main(void) {
         cmocka_unit_test(addends_of_exact_sums_are_counted_over_hosts),
         cmocka_unit_test(what_all_have_finished_is_sent_before_the_sync),
         cmocka_unit_test(additions_after_finish_are_refused),
+        cmocka_unit_test(what_is_started_ends_before_its_rank_counts),
         cmocka_unit_test(a_rank_without_a_slice_adds_directly),
         cmocka_unit_test(a_holder_that_has_released_the_shard_is_not_waited_for),
         cmocka_unit_test(an_interrupted_sync_goes_on),
