@@ -147,10 +147,8 @@ typedef struct odc_slice {
     uint64_t struct_size;
     void *parameters;         /* `numel` elements of parameter_type; NULL if there are none */
     void *gradients;          /* `numel` sums of accumulator_type; NULL if there are none */
-    uint64_t offset;          /* of the first element in the shard */
-    uint64_t numel;           /* 0: an empty slice, which is neither published nor waited for */
-    int32_t parameter_type;   /* odc_type or 0 */
-    int32_t accumulator_type; /* ODC_F32, ODC_F64 or 0 */
+    uint64_t offset, numel;   /* of the first element in the shard; 0: an empty slice, which is neither published nor waited for */
+    int32_t parameter_type, accumulator_type; /* odc_type or 0; ODC_F32, ODC_F64 or 0 */
     int32_t memory, reserved; /* odc_memory: pointers to GPU memory are for the GPU only; 0 */
     int32_t sum;   /* odc_summation or 0 */
     float largest; /* of the next minibatch, as its sums ask; negative: it has none. A checkpoint keeps the ranks' maximum */
@@ -180,6 +178,9 @@ ODC_API odc_status odc_gather_start(odc_shard *shard, void *full, uint64_t numel
 ODC_API odc_status odc_scatter_add_start(odc_shard *shard, const void *full, uint64_t numel, void *stream, uint64_t *operation);
 ODC_API odc_status odc_wait(odc_context *context, uint64_t operation);
 
+/* "I add nothing more to the shard in this minibatch"; completes this rank's started additions to it. What ranks of a host add to
+ * slices of other hosts is summed there, and sent when all have said so, here or by odc_minibatch_sync: earlier hides it. */
+ODC_API odc_status odc_finish(odc_shard *shard, void *stream);
 /* Completes this rank's operations, on streams too, arrives, and returns once all ranks of the job have: the one wait for
  * all. Then gradients are final, elements nobody added to are zero, and the slices are this rank's until it publishes. */
 ODC_API odc_status odc_minibatch_sync(odc_context *context);
@@ -192,8 +193,7 @@ ODC_API odc_status odc_all_reduce(odc_context *context, double *values, size_t c
  * All that claim name the same count (else ODC_ERROR_MISMATCH). Waits for no rank's calls. An interrupted one is called again. */
 ODC_API odc_status odc_claim(odc_context *context, uint64_t count, uint64_t *index);
 /* Up to `capacity` items that this rank claimed in `minibatch` (the running one or the one before), in order; *count: how many. */
-ODC_API odc_status odc_get_claims(const odc_context *context, uint64_t minibatch, uint64_t *indices, size_t capacity,
-                                  size_t *count);
+ODC_API odc_status odc_get_claims(const odc_context *context, uint64_t minibatch, uint64_t *indices, size_t capacity, size_t *count);
 /* What this rank computes in the running minibatch, in odc_plan's units, with what it claimed; the last value before sync counts. */
 ODC_API odc_status odc_report_cost(odc_context *context, double cost);
 /* Ranks' speeds, relative to their mean: reported cost per second from first publish to sync, without waiting for publishes; the
@@ -215,7 +215,7 @@ typedef struct odc_stats {
     uint64_t sync_last_rank;  /* the rank that arrived last in the last sync; 0 before the first */
     uint64_t fetched_bytes;   /* of slices of other hosts that this rank read, for itself or into its host's node cache */
     uint64_t served_bytes;    /* of those handed to this rank, the part that came out of the node cache */
-    uint64_t sent_bytes;      /* of gradients added to slices of other hosts */
+    uint64_t sent_bytes;      /* of gradients, or of a host's sums of them, added to slices of other hosts */
 } odc_stats;
 typedef struct odc_peer_stats {
     uint64_t struct_size;

@@ -293,6 +293,17 @@ odc_status odc_wait(odc_context *context, uint64_t operation) {
     return guard(context, [&] { checked(context).context.wait(operation); });
 }
 
+odc_status odc_finish(odc_shard *handle, void *stream) {
+    return guard(owner_of(handle), [&] {
+        odc::Shard &shard = checked(handle);
+        if (shard.description().gradient_type == 0) {
+            fail(ODC_ERROR_ARGUMENT, "odc_finish: shard \"{}\" has no gradients", shard.name());
+        }
+        check_stream(shard, stream);
+        handle->owner->context.finish(shard);
+    });
+}
+
 odc_status odc_claim(odc_context *context, uint64_t count, uint64_t *index) {
     bool done = false;
     const odc_status status = guard(context, [&] {

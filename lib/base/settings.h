@@ -70,9 +70,9 @@ inline constexpr std::array<SettingRow, 20> kSettings = {{
      "How long another host may not answer before its ranks count as lost, in milliseconds; at most half the deadline.",
      1000, 3'600'000},
     {Setting::kNodeCache, "ODC_NODE_CACHE", "auto",
-     "What each rank gives to its host's node cache, in which a slice of another host in host memory is read once a minibatch for "
-     "all ranks of the host: a number of bytes; off: nothing; auto: its part of a quarter of the host's free memory, then and at each registration. The least of "
-     "a host's ranks counts."},
+     "What each rank gives to its host's node cache, into which a slice of another host in host memory is read once a minibatch for "
+     "all ranks of the host, and to sums of what they add to it, sent once: a number of bytes; off: nothing; auto: its part of a "
+     "quarter of the host's free memory, then and at each registration. The least of a host's ranks counts."},
     {Setting::kDevice, "ODC_DEVICE", "", "The GPU of this rank's shards in GPU memory, such as cuda:0; unset: none."},
     {Setting::kAddBlocks, "ODC_ADD_BLOCKS", "0",
      "The most thread blocks of an addition on a GPU, each on a multiprocessor of its own while there are some; 0: half as many "

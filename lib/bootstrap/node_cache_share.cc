@@ -45,8 +45,8 @@ NodeCacheShare node_cache_share(const std::vector<const ControlBlock *> &local_p
         const NodeCacheOffer &offer = peer->node_cache;
         if (offer.kind == NodeCacheOffer::Kind::Off) {
             return {0, 0,
-                    formatted("each rank of this host reads it for itself, as rank {} has {}=off", peer->rank,
-                              setting_row(Setting::kNodeCache).name)};
+                    formatted("each rank of this host reads it and adds to it for itself, as rank {} has {}=off",
+                              peer->rank, setting_row(Setting::kNodeCache).name)};
         }
         const bool is_auto = offer.kind == NodeCacheOffer::Kind::Auto;
         const uint64_t bytes = is_auto ? offer.bytes / local_peers.size() : offer.bytes;
@@ -56,9 +56,11 @@ NodeCacheShare node_cache_share(const std::vector<const ControlBlock *> &local_p
             least_of = peer->rank;
         }
     }
-    return {least, part_of_free,
-            formatted("this host reads it once a minibatch, while slots of {} bytes a rank suffice ({} of rank {})",
-                      least, setting_row(Setting::kNodeCache).name, least_of)};
+    return {
+        least, part_of_free,
+        formatted(
+            "this host reads it once a minibatch, and sends its sums once, while {} bytes a rank suffice ({} of rank {})",
+            least, setting_row(Setting::kNodeCache).name, least_of)};
 }
 
 }  // namespace odc

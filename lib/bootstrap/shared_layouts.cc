@@ -6,6 +6,7 @@
 #include "bootstrap/peer_info.h"
 #include "memory/cache_slot.h"
 #include "memory/control_block.h"
+#include "memory/partial_sum.h"
 #include "memory/shard_record.h"
 #include "memory/shared_arena.h"
 #include "transport/cuda/ipc_channel.h"
@@ -80,7 +81,7 @@ static_assert(sizeof(Stripe) == 16);
 static_assert(offsetof(Stripe, addends) == 4);
 static_assert(offsetof(Stripe, not_finite) == 6);
 static_assert(offsetof(Stripe, epoch) == 8);
-static_assert(sizeof(ShardRecord) == 192);
+static_assert(sizeof(ShardRecord) == 208);
 static_assert(offsetof(ShardRecord, minibatch) == 8);
 static_assert(offsetof(ShardRecord, numel) == 16);
 static_assert(offsetof(ShardRecord, parameter_type) == 24);
@@ -94,22 +95,26 @@ static_assert(offsetof(ShardRecord, stripes) == 72);
 static_assert(offsetof(ShardRecord, accumulator) == 80);
 static_assert(offsetof(ShardRecord, cache) == 88);
 static_assert(offsetof(ShardRecord, cache_slots) == 96);
-static_assert(offsetof(ShardRecord, region) == 104);
-static_assert(offsetof(ShardRecord, gpu_parameters) == 112);
-static_assert(offsetof(ShardRecord, gpu_accumulator) == 120);
-static_assert(offsetof(ShardRecord, record) == 128);
-static_assert(offsetof(ShardRecord, address) == 136);
-static_assert(offsetof(ShardRecord, key) == 144);
-static_assert(offsetof(ShardRecord, name_bytes) == 152);
-static_assert(offsetof(ShardRecord, rank_count) == 156);
-static_assert(offsetof(ShardRecord, slice_count) == 160);
-static_assert(offsetof(ShardRecord, released) == 164);
-static_assert(offsetof(ShardRecord, published) == 168);
-static_assert(offsetof(ShardRecord, votes) == 176);
-static_assert(offsetof(ShardRecord, first_exponent) == 180);
-static_assert(offsetof(ShardRecord, clamped) == 184);
+static_assert(offsetof(ShardRecord, partial_sums) == 104);
+static_assert(offsetof(ShardRecord, partial_sum_count) == 112);
+static_assert(offsetof(ShardRecord, region) == 120);
+static_assert(offsetof(ShardRecord, gpu_parameters) == 128);
+static_assert(offsetof(ShardRecord, gpu_accumulator) == 136);
+static_assert(offsetof(ShardRecord, record) == 144);
+static_assert(offsetof(ShardRecord, address) == 152);
+static_assert(offsetof(ShardRecord, key) == 160);
+static_assert(offsetof(ShardRecord, name_bytes) == 168);
+static_assert(offsetof(ShardRecord, rank_count) == 172);
+static_assert(offsetof(ShardRecord, slice_count) == 176);
+static_assert(offsetof(ShardRecord, released) == 180);
+static_assert(offsetof(ShardRecord, published) == 184);
+static_assert(offsetof(ShardRecord, votes) == 192);
+static_assert(offsetof(ShardRecord, first_exponent) == 196);
+static_assert(offsetof(ShardRecord, clamped) == 200);
 
 static_assert(sizeof(CacheSlot) == 64);
+static_assert(sizeof(PartialSum) == 64);
+static_assert(offsetof(PartialSum, clamped) == 8);
 static_assert(static_cast<int>(CacheState::Reading) == 1 && static_cast<int>(CacheState::GivenUp) == 3);
 
 static_assert(sizeof(Hello) == 128);
@@ -175,7 +180,7 @@ static_assert(sizeof(AllPublishedMessage) == 8);
 static_assert(sizeof(LeftMessage) == 8);
 static_assert(sizeof(HeartbeatMessage) == 16);
 static_assert(sizeof(DeadMessage) == 8);
-static_assert(sizeof(AddMessage) == 64);
+static_assert(sizeof(AddMessage) == 72);
 static_assert(sizeof(AppliedMessage) == 16);
 static_assert(sizeof(ClaimMessage) == 24);
 static_assert(sizeof(ClaimedMessage) == 24);
@@ -191,6 +196,8 @@ static_assert(offsetof(AddMessage, count) == 32);
 static_assert(offsetof(AddMessage, address) == 40);
 static_assert(offsetof(AddMessage, key) == 48);
 static_assert(offsetof(AddMessage, exponent) == 56);
+static_assert(offsetof(AddMessage, addends) == 60);
+static_assert(offsetof(AddMessage, clamped) == 64);
 static_assert(offsetof(AppliedMessage, count) == 8);
 static_assert(offsetof(ClaimMessage, minibatch) == 8);
 static_assert(offsetof(ClaimMessage, count) == 16);

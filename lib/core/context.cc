@@ -73,6 +73,13 @@ void Context::check_not_arrived(Call call) {
     }
 }
 
+void Context::check_published(Call call, const Shard &shard) const {
+    if (shard.own_numel() > 0 && shard.published <= minibatch()) {
+        fail(ODC_ERROR_PHASE, "{}: publish this rank's slice of shard \"{}\" in minibatch {} first", call_name(call),
+             shard.name(), minibatch());
+    }
+}
+
 // ---- Shards ----
 
 std::vector<Shard *> Context::register_shards(std::vector<Description> descriptions) {
@@ -291,9 +298,13 @@ void Context::start(Operation &operation) {
     const Call call = operation.call();
     const Shard &shard = *operation.shard;
     check_not_arrived(call);
-    if (shard.own_numel() > 0 && shard.published <= minibatch()) {
-        fail(ODC_ERROR_PHASE, "{}: publish this rank's slice of shard \"{}\" in minibatch {} first", call_name(call),
-             shard.name(), minibatch());
+    check_published(call, shard);
+    if (call == Call::ScatterAdd && shard.finished > minibatch()) {
+        fail(
+            ODC_ERROR_PHASE,
+            "odc_scatter_add: this rank has said that it adds nothing more to shard \"{}\" in minibatch {} (odc_finish, "
+            "or an odc_minibatch_sync that was interrupted); add in the next",
+            shard.name(), minibatch());
     }
     job_.check_peers();
     shard.engine().start(operation);
@@ -403,6 +414,32 @@ void Context::wait(uint64_t number) {
             cancel(operation);
         } else {
             put_back();
+        }
+        job_.rethrow();
+    }
+}
+
+void Context::finish(Shard &shard) {
+    check_not_arrived(Call::Finish);
+    check_published(Call::Finish, shard);
+    job_.check_peers();
+    if (shard.finished > minibatch()) {
+        return;
+    }
+    const Job::CallScope scope(job_, Call::Finish, shard.record_offset());
+    std::vector<Operation *> started;
+    for (const auto &[number, operation] : operations_) {
+        if (operation->shard == &shard && operation->call() == Call::ScatterAdd) {
+            started.push_back(operation.get());
+        }
+    }
+    try {
+        shard.engine().end_additions(shard, started);
+    } catch (...) {
+        for (Operation *operation : started) {
+            if (job_.has_failed()) {
+                cancel(*operation);
+            }
         }
         job_.rethrow();
     }

@@ -44,6 +44,8 @@ public:
     uint64_t gather_start(Shard &shard, void *full, void *stream);
     uint64_t scatter_add_start(Shard &shard, const void *full, void *stream);
     void wait(uint64_t operation);
+    // This rank adds nothing more to the shard in this minibatch.
+    void finish(Shard &shard);
 
     void sync(double *values, size_t count, int32_t op);
     void all_reduce(double *values, size_t count, int32_t op);
@@ -61,6 +63,7 @@ public:
 private:
     void check_not_left(Call call) const;
     void check_not_arrived(Call call);
+    void check_published(Call call, const Shard &shard) const;
 
     void check_new(const std::vector<Description> &descriptions) const;
     void attach(const std::vector<std::unique_ptr<Shard>> &shards);

@@ -33,6 +33,10 @@ public:
     void start(Operation &operation) override;
     void finish(Operation &operation) override;
     void cancel(Operation &operation, const std::function<void()> &look) override;
+    // They go to the owners anyway.
+    void end_additions(Shard &shard, const std::vector<Operation *> & /*started*/) override {
+        shard.finished = epoch();
+    }
     void before_arrival(const std::vector<Operation *> &started) override;
     void after_arrival() override;
     uint64_t pinned_bytes() const override;

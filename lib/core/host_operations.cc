@@ -9,6 +9,8 @@
 #include "core/counters.h"
 #include "core/exact_sums.h"
 #include "core/node_cache.h"
+#include "core/node_places.h"
+#include "core/node_sums.h"
 #include "core/remote_memory.h"
 #include "core/shard_directory.h"
 #include "core/wait.h"
@@ -34,13 +36,35 @@ void clear_untouched(const RemoteSlice &mine, uint64_t epoch) {
 HostOperations::HostOperations(Job &job, ShardDirectory &directory, RemoteMemory &remote_memory, Counters &counters,
                                const NodeCacheShare &cache, CheckBuffer check)
     : job_(job), directory_(directory), remote_memory_(remote_memory), counters_(counters),
-      cache_(std::make_unique<NodeCache>(job, directory, counters, cache)), check_buffer_(check) {}
+      cache_(std::make_unique<NodeCache>(job, directory, counters, cache)),
+      sums_(std::make_unique<NodeSums>(job, directory)), check_buffer_(check) {}
 
 HostOperations::~HostOperations() = default;
 
 // ---- Shards ----
 
-// Slices come first: without memory for slots of the node cache, too, there are none.
+// Slots come before partial sums. Returns the bytes of all.
+uint64_t HostOperations::plan_held(const std::vector<Shard *> &shards) {
+    uint64_t room = cache_->room();
+    uint64_t held = 0;
+    const auto take = [&](const Shard::Held &taken) {
+        room -= taken.bytes;
+        held += taken.bytes;
+        return taken;
+    };
+    for (Shard *shard : shards) {
+        if (cache_->is_on()) {
+            find_places(job_, *shard);
+        }
+        shard->hold(take(cache_->plan(*shard, room)), {});
+    }
+    for (Shard *shard : shards) {
+        shard->hold(shard->slots(), take(sums_->plan(*shard, room)));
+    }
+    return held;
+}
+
+// Slices come first: without memory for slots of the node cache and partial sums, too, there are none.
 std::vector<Allocation> HostOperations::allocate(const std::vector<Shard *> &shards) {
     Arena &arena = *job_.peer(job_.rank()).arena;
     const auto sizes = [&] {
@@ -50,18 +74,18 @@ std::vector<Allocation> HostOperations::allocate(const std::vector<Shard *> &sha
         }
         return all;
     };
-    const uint64_t slots = cache_->plan(shards);
+    const uint64_t held = plan_held(shards);
     try {
         return arena.allocate(sizes());
     } catch (const Error &error) {
-        if (slots == 0 || error.status() != ODC_ERROR_NO_MEMORY) {
+        if (held == 0 || error.status() != ODC_ERROR_NO_MEMORY) {
             throw;
         }
     }
-    job_.log().info("holds no slots of the node cache for {} shards: there is no memory for their {} bytes",
-                    shards.size(), slots);
+    job_.log().info("holds nothing of {} shards for the node cache: there is no memory for {} bytes", shards.size(),
+                    held);
     for (Shard *shard : shards) {
-        shard->set_cache(0, 0);
+        shard->hold({}, {});
     }
     return arena.allocate(sizes());
 }
@@ -138,11 +162,20 @@ void HostOperations::tell_published(Shard &shard) {
     }
 }
 
+void HostOperations::end_additions(Shard &shard, const std::vector<Operation *> &started) {
+    for (Operation *addition : started) {
+        finish(*addition);
+    }
+    shard.finished = epoch();
+    sums_->finish(shard);
+}
+
 void HostOperations::before_arrival(const std::vector<Operation *> &started) {
     for (Operation *operation : started) {
         finish(*operation);
     }
     Job::Wait wait(job_, call_name(Call::Sync));
+    sums_->end(shards_, wait);
     cache_->end_reads(wait);
 }
 
@@ -289,20 +322,25 @@ void HostOperations::add(Operation &operation, Job::Wait &wait) {
                          shard.name(), job_.what(wait.holder()));
     });
     const int exponent = shard.is_exact() ? exponent_of(shard, epoch()) : 0;
+    const auto adds_here = [&](uint64_t index) {
+        return job_.on_this_host(shard.owner(index)) || sums_->takes(shard, index);
+    };
     const auto add_to = [&](uint64_t index) {
-        RemoteSlice to = shard.slice(index);
+        const bool is_partial = sums_->takes(shard, index);
+        RemoteSlice to = is_partial ? sums_->sum(shard, index) : shard.slice(index);
         to.exponent = exponent;
-        if (auto request = endpoint_to(shard, index).start_add(to, operation.gradient(index), epoch(), wait)) {
+        Endpoint &endpoint = endpoint_to(shard, is_partial ? place_of(shard, index)->holder : index);
+        if (auto request = endpoint.start_add(to, operation.gradient(index), epoch(), wait)) {
             operation.in_flight.push_back({index, std::move(request)});
         }
     };
-    // Post the additions to other hosts first, then add on this thread, own slice first. Each rank begins at its own index,
+    // Post the additions to other hosts first, then add on this thread, to partial sums too, own slice first. Each rank begins at its own index,
     // so that at any time the ranks are at different owners.
     try {
         for (const bool here : {false, true}) {
             for (uint64_t i = 0; i < shard.owners(); ++i) {
                 const uint64_t index = (shard.own_index() + i) % shard.owners();
-                if (shard.slices().numel(index) > 0 && job_.on_this_host(shard.owner(index)) == here) {
+                if (shard.slices().numel(index) > 0 && adds_here(index) == here) {
                     add_to(index);
                 }
             }

@@ -10,6 +10,7 @@ namespace odc {
 struct Counters;
 class NodeCache;
 struct NodeCacheShare;
+class NodeSums;
 class RemoteMemory;
 class ShardDirectory;
 
@@ -32,12 +33,14 @@ public:
     void start(Operation &operation) override;
     void finish(Operation &operation) override;
     void cancel(Operation &operation, const std::function<void()> &look) override;
+    void end_additions(Shard &shard, const std::vector<Operation *> &started) override;
     void before_arrival(const std::vector<Operation *> &started) override;
     void after_arrival() override;
     uint64_t pinned_bytes() const override { return 0; }
 
 private:
     void check_buffer(const Operation &operation) const;
+    uint64_t plan_held(const std::vector<Shard *> &shards);
     std::vector<Allocation> allocate(const std::vector<Shard *> &shards);
     void start_gather(Operation &operation, Operation::Gather &gather);
     void finish_gather(Operation &operation, Operation::Gather &gather, Job::Wait &wait);
@@ -55,6 +58,7 @@ private:
     RemoteMemory &remote_memory_;
     Counters &counters_;
     std::unique_ptr<NodeCache> cache_;
+    std::unique_ptr<NodeSums> sums_;
     CheckBuffer check_buffer_;
     std::vector<Shard *> shards_;
 };

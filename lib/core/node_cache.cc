@@ -2,12 +2,11 @@
 #include "core/node_cache.h"
 
 #include <algorithm>
-#include <map>
-#include <optional>
 
 #include "base/element_type.h"
 #include "bootstrap/peer.h"
 #include "core/counters.h"
+#include "core/node_places.h"
 #include "core/shard_directory.h"
 #include "core/wait.h"
 #include "memory/host_kernels.h"
@@ -20,68 +19,8 @@ namespace {
 // A reader of which no byte comes for so long is stopped, or its network hangs; at most a quarter of the deadline.
 constexpr int64_t kStuckMs = 5'000;
 
-// Where the slot of a foreign slice is.
-struct Place {
-    static constexpr uint64_t kNone = ~uint64_t{0};
-    uint64_t holder = kNone;  // its index among the shard's owners
-    uint64_t number = 0;      // among the holder's slots of this shard
-    uint64_t offset = 0;      // from where these begin
-};
-
-struct Places final : EngineState {
-    std::vector<Place> of;  // by owner; empty: none is cached
-};
-
-const Place *place_of(const Shard &shard, uint64_t index) {
-    const auto *places = static_cast<const Places *>(shard.engine_state.get());
-    if (places == nullptr || places->of.empty() || places->of[index].holder == Place::kNone) {
-        return nullptr;
-    }
-    return &places->of[index];
-}
-
 uint64_t slice_bytes_of(const Shard &shard, uint64_t index) {
     return shard.slices().numel(index) * element_size(shard.description().parameter_type);
-}
-
-uint64_t slot_bytes_of(const Shard &shard, uint64_t index) {
-    constexpr uint64_t kLine = alignof(CacheSlot);
-    return sizeof(CacheSlot) + (slice_bytes_of(shard, index) + kLine - 1) / kLine * kLine;
-}
-
-// Owners of this host that have a slice, in the shard's order, if at least two of its ranks are here.
-std::vector<uint64_t> holders_of(const Job &job, const Shard &shard) {
-    std::vector<uint64_t> holders;
-    uint64_t here = 0;
-    for (uint64_t index = 0; index < shard.owners(); ++index) {
-        if (job.on_this_host(shard.owner(index))) {
-            ++here;
-            if (shard.slices().numel(index) > 0) {
-                holders.push_back(index);
-            }
-        }
-    }
-    return here > 1 ? holders : std::vector<uint64_t>{};
-}
-
-// The k-th owner of another host has its slot at the k-th of this one, modulo their number: so slots, and with NICs in the order
-// of ranks also rails, are used evenly.
-std::unique_ptr<Places> find_places(const Job &job, const Shard &shard, const std::vector<uint64_t> &holders) {
-    auto places = std::make_unique<Places>();
-    places->of.resize(shard.owners());
-    std::map<size_t, size_t> owners_on;       // by host
-    std::vector<Place> next(holders.size());  // free place of each holder
-    for (uint64_t index = 0; index < shard.owners(); ++index) {
-        if (job.on_this_host(shard.owner(index)) || shard.slices().numel(index) == 0) {
-            continue;
-        }
-        const size_t k = owners_on[job.peer(shard.owner(index)).host_index]++ % holders.size();
-        next[k].holder = holders[k];
-        places->of[index] = next[k];
-        ++next[k].number;
-        next[k].offset += slot_bytes_of(shard, index);
-    }
-    return places;
 }
 
 // Whoever waits for a slot also waits for the owner of its slice, whose host is then asked whether it is alive.
@@ -117,49 +56,20 @@ NodeCache::NodeCache(Job &job, ShardDirectory &directory, Counters &counters, co
 
 // ---- Shards ----
 
-uint64_t NodeCache::plan(const std::vector<Shard *> &shards) const {
-    uint64_t planned = 0;
-    std::optional<uint64_t> room;
-    for (Shard *shard : shards) {
-        const std::vector<uint64_t> holders = holders_of(job_, *shard);
-        if (share_.bytes == 0 || shard->description().parameter_type == 0 || holders.empty()) {
-            continue;
-        }
-        if (!room) {
-            room = this->room();
-        }
-        planned += plan(*shard, holders, *room - planned);
-    }
-    return planned;
-}
-
 uint64_t NodeCache::room() const {
+    if (!is_on()) {
+        return 0;
+    }
     const uint64_t left = share_.bytes - std::min(share_.bytes, used_);
     return share_.part_of_free == 0 ? left : std::min(left, available_memory() / share_.part_of_free);
 }
 
-uint64_t NodeCache::plan(Shard &shard, const std::vector<uint64_t> &holders, uint64_t room) const {
-    auto places = find_places(job_, shard, holders);
-    uint64_t slots = 0;
-    uint64_t bytes = 0;
-    for (uint64_t index = 0; index < shard.owners(); ++index) {
-        const Place &place = places->of[index];
-        if (place.holder != shard.own_index() || place.number != slots) {
-            continue;
-        }
-        const uint64_t end = place.offset + slot_bytes_of(shard, index);
-        if (end <= room) {  // what does not fit is read directly, by every rank
-            ++slots;
-            bytes = end;
-        }
-    }
-    shard.set_cache(slots, bytes);
-    shard.engine_state = std::move(places);
-    return bytes;
+Shard::Held NodeCache::plan(const Shard &shard, uint64_t left) const {
+    return shard.description().parameter_type != 0 ? fit(shard, &NodePlace::slot, left) : Shard::Held{};
 }
 
 void NodeCache::forget(const Shard &shard) {
-    used_ -= shard.cache_bytes();
+    used_ -= shard.held_bytes();
     const std::lock_guard lock(mutex_);
     for (Read &read : reads_) {
         if (read.shard == &shard) {
@@ -176,14 +86,14 @@ bool NodeCache::caches(const Shard &shard, uint64_t index) const { return place_
 uint64_t NodeCache::holder(const Shard &shard, uint64_t index) const { return place_of(shard, index)->holder; }
 
 bool NodeCache::has_slot(const Shard &shard, uint64_t index) const {
-    const Place &place = *place_of(shard, index);
+    const NodePlace &place = *place_of(shard, index);
     return place.number < shard.linked(place.holder)->cache_slots;
 }
 
 CacheSlot &NodeCache::slot(const Shard &shard, uint64_t index) const {
-    const Place &place = *place_of(shard, index);
+    const NodePlace &place = *place_of(shard, index);
     std::byte *const segment = shard.bases(place.holder).host;
-    return *reinterpret_cast<CacheSlot *>(segment + shard.linked(place.holder)->cache + place.offset);
+    return *reinterpret_cast<CacheSlot *>(segment + shard.linked(place.holder)->cache + place.slot.begin);
 }
 
 void NodeCache::read(Shard &shard, uint64_t index, Endpoint &owner) {

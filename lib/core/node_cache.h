@@ -2,10 +2,8 @@
 // The node cache: a slice of another host is read once a minibatch into a slot in this host's shared memory, from where all ranks
 // of the host gather it. memory/cache_slot.h says which states a slot goes through, and why nobody reads a wrong one.
 //
-// Each foreign slice of a shard has one **holder** among the shard's owners on this host, which follows from the shard's
-// description; whether it has a slot for the slice its shard record says, so all ranks of the host agree. The slice is read by
-// the rank that wants it first, by its own NIC and progress thread, so that no rank waits for a call of another. A gather waits
-// for the publish of the holder, which is an owner, anyway.
+// Who holds the slot, node_places.h says. The slice is read by the rank that wants it first, by its own NIC and progress thread,
+// so that no rank waits for a call of another. A gather waits for the publish of the holder, which is an owner, anyway.
 #pragma once
 
 #include "bootstrap/node_cache_share.h"
@@ -14,6 +12,7 @@
 #include "memory/cache_slot.h"
 #include "transport/transport.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -30,11 +29,13 @@ public:
     NodeCache(Job &job, ShardDirectory &directory, Counters &counters, const NodeCacheShare &share);
 
     // ---- Shards ----
-    // Finds the holders of new shards' foreign slices, and plans this rank's slots, as many as there is room for. Returns their
-    // bytes.
-    uint64_t plan(const std::vector<Shard *> &shards) const;
-    // The shard has got the memory for its slots.
-    void took(const Shard &shard) { used_ += shard.cache_bytes(); }
+    bool is_on() const { return share_.bytes > 0; }
+    // Bytes for what this rank is to hold of new shards, partial sums included.
+    uint64_t room() const;
+    // This rank's slots of a new shard: as many as fit in `left` bytes. What does not fit is read directly, by every rank.
+    Shard::Held plan(const Shard &shard, uint64_t left) const;
+    // The shard has got the memory for what this rank holds.
+    void took(const Shard &shard) { used_ += shard.held_bytes(); }
     // It gives that back, and ends this rank's reads of it.
     void forget(const Shard &shard);
 
@@ -66,8 +67,6 @@ private:
         int64_t since_ns = 0;   // that it has read these bytes
         bool is_stuck = false;  // until it reads more
     };
-    uint64_t room() const;
-    uint64_t plan(Shard &shard, const std::vector<uint64_t> &holders, uint64_t room) const;
     CacheSlot &slot(const Shard &shard, uint64_t index) const;
     void await(const CacheSlot &slot, int owner, Job::Wait &wait);
     bool is_stuck(size_t reader);

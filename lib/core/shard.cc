@@ -213,7 +213,7 @@ uint64_t Shard::record_bytes() const { return shard_record_bytes(description_); 
 uint64_t Shard::host_bytes() const {
     const uint64_t bytes = Parts(description_, own_numel()).in_host();
     if (!on_device()) {
-        return bytes + cache_bytes_;
+        return bytes + held_bytes();
     }
     return shadowed_ && bytes > 0 ? to_page(bytes) + page_bytes() : 0;  // it begins somewhere in a page
 }
@@ -247,7 +247,9 @@ void Shard::set_memory(const Allocation &host, const DeviceAllocation &device) {
     mine.parameters = mine.stripes + to_line(parts.stripes);
     mine.accumulator = mine.parameters + to_line(parts.parameters);
     mine.cache = mine.accumulator + to_line(parts.sums);
-    mine.cache_slots = cache_slots_;
+    mine.cache_slots = slots_.count;
+    mine.partial_sums = mine.cache + slots_.bytes;
+    mine.partial_sum_count = partial_sums_.count;
     mine.region = device.region;
     mine.gpu_parameters = device.offset;
     mine.gpu_accumulator = device.offset + to_line(parts.parameters);
@@ -293,7 +295,7 @@ RemoteSlice Shard::host_slice(uint64_t index) const {
                       record.address,
                       record.key};
     slice.summation = record.summation;
-    slice.shard_record = linked(index);
+    slice.clamped = &linked(index)->clamped;
     return slice;
 }
 

@@ -77,14 +77,20 @@ public:
     bool is_shadowed() const { return shadowed_; }
     void set_shadowed() { shadowed_ = true; }
 
-    // What this rank holds of the node cache beside its slice, in host memory; before set_memory.
-    void set_cache(uint64_t slots, uint64_t bytes) {
-        cache_slots_ = slots;
-        cache_bytes_ = bytes;
+    // What this rank holds for its host beside its slice, in host memory: slots of the node cache and partial sums. Before
+    // set_memory.
+    struct Held {
+        uint64_t count = 0;
+        uint64_t bytes = 0;
+    };
+    void hold(const Held &slots, const Held &sums) {
+        slots_ = slots;
+        partial_sums_ = sums;
     }
-    uint64_t cache_bytes() const { return cache_bytes_; }
+    const Held &slots() const { return slots_; }
+    uint64_t held_bytes() const { return slots_.bytes + partial_sums_.bytes; }
 
-    // Memory that this rank's part takes: the record; in host memory stripes, both halves and slots of the node cache, or their
+    // Memory that this rank's part takes: the record; in host memory stripes, both halves and what it holds for its host, or their
     // shadow on whole pages; in device memory both halves.
     uint64_t record_bytes() const;
     uint64_t host_bytes() const;
@@ -126,6 +132,7 @@ public:
 
     uint64_t registered = 0;  // minibatch
     uint64_t published = 0;   // minibatch + 1
+    uint64_t finished = 0;    // likewise: this rank adds nothing more in this minibatch
     uint64_t number = 0;      // in the order of this rank's directory
     ExactState exact;
     std::unique_ptr<EngineState> engine_state;
@@ -137,8 +144,8 @@ private:
     bool shadowed_ = false;
     uint64_t own_index_ = 0;
     uint64_t record_offset_ = 0;
-    uint64_t cache_slots_ = 0;
-    uint64_t cache_bytes_ = 0;
+    Held slots_;
+    Held partial_sums_;
     Allocation host_region_{};
     struct Link {
         std::atomic<ShardRecord *> record;

@@ -98,24 +98,30 @@ ShardRecord *ShardDirectory::look_up(Shard &shard, uint64_t index) {
     return nullptr;
 }
 
-bool ShardDirectory::is_published(Shard &shard, uint64_t index) {
+ShardDirectory::Presence ShardDirectory::presence(Shard &shard, uint64_t index) {
     // The own slice by the order of calls: on a device its word may still be to come, and so may what waits for it there.
     if (shard.slices().numel(index) == 0 || index == shard.own_index()) {
-        return true;
+        return Presence::Published;
     }
     ShardRecord *record = look_up(shard, index);
     if (record == nullptr) {
-        return false;
+        return Presence::Awaited;
     }
     if (record->published.load(std::memory_order_acquire) > job_.minibatch() && shard.stands(*record)) {
-        return true;
+        return Presence::Published;
     }
-    if (record->released.load(std::memory_order_acquire) != 0 || !shard.stands(*record)) {
+    const bool released = record->released.load(std::memory_order_acquire) != 0 || !shard.stands(*record);
+    return released ? Presence::Released : Presence::Awaited;
+}
+
+bool ShardDirectory::is_published(Shard &shard, uint64_t index) {
+    const Presence seen = presence(shard, index);
+    if (seen == Presence::Released) {
         job_.fail_job(ODC_ERROR_MISMATCH,
                       formatted("{} released shard \"{}\", but {} uses it in minibatch {}",
                                 job_.who(shard.owner(index)), shard.name(), job_.who(job_.rank()), job_.minibatch()));
     }
-    return false;
+    return seen == Presence::Published;
 }
 
 std::string ShardDirectory::missing_publish(const Shard &shard, uint64_t index) {
@@ -127,20 +133,31 @@ std::string ShardDirectory::missing_publish(const Shard &shard, uint64_t index) 
                      job_.what(owner));
 }
 
-void ShardDirectory::await_published(Shard &shard, uint64_t index, Job::Wait &wait) {
-    if (is_published(shard, index)) {
+template <class Ready>
+void ShardDirectory::await(Shard &shard, uint64_t index, Job::Wait &wait, const Ready &ready) {
+    if (ready()) {
         return;
     }
     const int64_t begin = now_ns();
     wait.describe([this, &shard, index] { return missing_publish(shard, index); });
     if (shard.on_device()) {
-        wait.until_seen([&] { return shard.owner(index); }, [&] { return is_published(shard, index); });
+        wait.until_seen([&] { return shard.owner(index); }, ready);
     } else {
-        wait.until(shard.owner(index), [&] { return is_published(shard, index); });
+        wait.until(shard.owner(index), ready);
     }
     const auto waited = static_cast<uint64_t>(now_ns() - begin);
     counters_.publish_wait_ns.add(waited);
     counters_.peers[static_cast<size_t>(shard.owner(index))].publish_wait_ns.add(waited);
+}
+
+void ShardDirectory::await_published(Shard &shard, uint64_t index, Job::Wait &wait) {
+    await(shard, index, wait, [&] { return is_published(shard, index); });
+}
+
+bool ShardDirectory::await_presence(Shard &shard, uint64_t index, Job::Wait &wait) {
+    Presence seen = Presence::Awaited;
+    await(shard, index, wait, [&] { return (seen = presence(shard, index)) != Presence::Awaited; });
+    return seen == Presence::Published;
 }
 
 void ShardDirectory::read_to_ends() {

@@ -24,9 +24,14 @@ public:
     // Links the record of the shard's owner `index` if it is there; NULL otherwise. A record that describes the shard
     // differently, and an owner that ended the minibatch without registering it, are job errors. Thread-safe.
     ShardRecord *look_up(Shard &shard, uint64_t index);
+    // What the owner has done with its slice in this minibatch.
+    enum class Presence { Awaited, Published, Released };
+    Presence presence(Shard &shard, uint64_t index);
     // Whether the owner has published its slice in this minibatch. One that released it instead is a job error.
     bool is_published(Shard &shard, uint64_t index);
     void await_published(Shard &shard, uint64_t index, Job::Wait &wait);
+    // Waits until the owner has published its slice or released it; false: released.
+    bool await_presence(Shard &shard, uint64_t index, Job::Wait &wait);
 
     // Whatever adding shards in this minibatch may throw, so that `add` throws nothing.
     void reserve();
@@ -57,6 +62,8 @@ private:
         uint64_t bytes;
     };
     void read(int rank);
+    template <class Ready>
+    void await(Shard &shard, uint64_t index, Job::Wait &wait, const Ready &ready);
     std::string missing_publish(const Shard &shard, uint64_t index);
 
     Job &job_;

@@ -24,6 +24,7 @@ const char *call_name(Call call) {
         case Call::Claim: return "odc_claim";
         case Call::ReportCost: return "odc_report_cost";
         case Call::GetSpeeds: return "odc_get_speeds";
+        case Call::Finish: return "odc_finish";
     }
     return "an unknown call";
 }

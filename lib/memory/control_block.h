@@ -38,7 +38,8 @@ enum class Call : uint8_t {
     Abort,
     Claim,
     ReportCost,
-    GetSpeeds
+    GetSpeeds,
+    Finish
 };
 
 constexpr int kMaxValues = 64;

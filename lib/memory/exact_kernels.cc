@@ -239,6 +239,19 @@ Special add_exactly(Sum sum, Found found, int32_t gradient_type, int exponent, i
     return special;
 }
 
+// A plain loop: the network that the sums come from is slower.
+bool add_exact_sums(Sum sum, int64_t *sums, const void *from, size_t count) {
+    bool not_finite = false;
+    for (size_t i = 0; i < count; ++i) {
+        int64_t one = 0;
+        std::memcpy(&one, static_cast<const std::byte *>(from) + i * sizeof(one), sizeof(one));
+        const int64_t before = sum == Sum::Store ? 0 : sums[i];
+        not_finite |= one == kNotFinite;
+        sums[i] = one == kNotFinite || before == kNotFinite ? kNotFinite : before + one;
+    }
+    return not_finite;
+}
+
 double exact_sums_to_f32(void *to, const int64_t *sums, size_t count, int exponent) {
     return HWY_DYNAMIC_DISPATCH(exact_sums_to_f32_target)(to, sums, count, exponent);
 }

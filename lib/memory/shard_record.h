@@ -37,8 +37,10 @@ struct ShardRecord {
     uint64_t parameters;  // from the segment's beginning, if there is a parameter_type
     uint64_t stripes;     // these two if there is a gradient_type
     uint64_t accumulator;
-    uint64_t cache;        // where this rank's slots of the node cache begin, from the segment's beginning
-    uint64_t cache_slots;  // 0: it has none
+    uint64_t cache;         // where this rank's slots of the node cache begin, from the segment's beginning
+    uint64_t cache_slots;   // 0: it has none
+    uint64_t partial_sums;  // likewise, where its partial sums begin
+    uint64_t partial_sum_count;
     // The slice in GPU memory.
     uint64_t region;          // the owner's number of its allocation; 0: the slice is in host memory
     uint64_t gpu_parameters;  // from the region's beginning
@@ -89,6 +91,8 @@ void write_shard_record(ShardRecord &record, const What &what, uint64_t offset, 
     record.slice_numel = slice_numel;
     record.cache = 0;
     record.cache_slots = 0;
+    record.partial_sums = 0;
+    record.partial_sum_count = 0;
     record.record = offset;
     record.name_bytes = static_cast<uint32_t>(what.name.size());
     record.rank_count = static_cast<uint32_t>(what.ranks.size());

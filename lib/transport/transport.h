@@ -45,12 +45,21 @@ struct RemoteSlice {
     uint64_t record;                         // offset of its shard record in the owner's arena
     uint64_t address;                        // of the parameters, for RMA with `key`
     uint64_t key;
-    uint64_t first = 0;                    // the element of the owner's slice where this part begins
-    MemoryKind memory = MemoryKind::Host;  // where the parameters and the accumulator are
-    int32_t summation = 0;                 // ODC_SUM_EXACT or 0
-    int32_t exponent = 0;                  // of exact sums, in the epoch of an addition (exact_sum.h)
-    ShardRecord *shard_record = nullptr;   // the owner's, for what is counted there
+    uint64_t first = 0;                        // the element of the owner's slice where this part begins
+    MemoryKind memory = MemoryKind::Host;      // where the parameters and the accumulator are
+    int32_t summation = 0;                     // ODC_SUM_EXACT or 0
+    int32_t exponent = 0;                      // of exact sums, in the epoch of an addition (exact_sum.h)
+    std::atomic<uint64_t> *clamped = nullptr;  // counts the addends of exact sums that were
+    // Of an addition: 0: a gradient is added; else sums of so many gradients (1 where nobody counts), which are in the type in
+    // which the owner sums, and of which `were_clamped` addends were clamped.
+    uint32_t addends = 0;
+    uint64_t were_clamped = 0;
 };
+
+// Bytes of an element that is added to the slice.
+inline size_t addend_size(const RemoteSlice &slice) {
+    return slice.addends > 0 ? sum_size(slice.gradient_type, slice.summation) : element_size(slice.gradient_type);
+}
 
 // `count` elements from element `first` on of another host's slice.
 inline RemoteSlice part_of(const RemoteSlice &slice, uint64_t first, uint64_t count) {

@@ -101,6 +101,7 @@ static void use_before_publish(world *w) {
     if (own->t.gradient_type != 0) {
         void *buffer = new_buffer(own->t, own->t.gradient_type);
         REFUSED(w, ODC_ERROR_PHASE, odc_scatter_add_start(own->handle, buffer, own->t.numel, NULL, &operation));
+        REFUSED(w, ODC_ERROR_PHASE, odc_finish(own->handle, NULL));
         free_buffer(own->t, buffer);
     }
 }
@@ -155,6 +156,7 @@ static void released_shards(world *w) {
             odc_shard_desc desc = describe(name_of(w, own), 7, ODC_F32, ODC_F32);
             REFUSED(w, ODC_ERROR_PHASE, odc_register_shard(w->context, &desc, &handle));
             REFUSED(w, ODC_ERROR_PHASE, odc_publish(own->handle, NULL));
+            REFUSED(w, ODC_ERROR_PHASE, odc_finish(own->handle, NULL));
             REFUSED(w, ODC_ERROR_PHASE, odc_release_shard(own->handle));
             return;
         }
@@ -210,6 +212,7 @@ static void wrong_pointers(world *w) {
     own_shard *own = some_shard(w);
     odc_slice slice = {.struct_size = 12};
     REFUSED(w, ODC_ERROR_ARGUMENT, odc_publish(NULL, NULL));
+    REFUSED(w, ODC_ERROR_ARGUMENT, odc_finish(NULL, NULL));
     REFUSED(w, ODC_ERROR_ARGUMENT, odc_minibatch_sync(NULL));
     if (own != NULL) {
         REFUSED(w, ODC_ERROR_ARGUMENT, odc_get_slice(own->handle, &slice));
@@ -220,9 +223,17 @@ static void wrong_pointers(world *w) {
     }
 }
 
+static void finish_without_gradients(world *w) {
+    own_shard *own = some_shard(w);
+    if (own != NULL && own->t.gradient_type == 0) {
+        REFUSED(w, ODC_ERROR_ARGUMENT, odc_finish(own->handle, NULL));
+    }
+}
+
 void make_illegal_calls(world *w) {
     static const illegal_fn all[] = {wrong_counts,
                                      no_buffers,
+                                     finish_without_gradients,
                                      halves_that_a_shard_lacks,
                                      use_before_publish,
                                      use_of_what_is_published,

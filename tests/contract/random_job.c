@@ -359,6 +359,25 @@ static void publish_one(world *w, int index) {
     }
 }
 
+/* Nothing is added to a group after it has been used, so a rank may say so at once; any rank may, of any of them. */
+static void finish_some(world *w, int group) {
+    for (int i = 0; i < MAX_SHARDS; ++i) {
+        const own_shard *own = &w->own[i];
+        if (!own->registered || w->plan.shards[i].group != group || own->t.gradient_type == 0 ||
+            random_below(&w->local, 3) != 0) {
+            continue;
+        }
+        CALL(w, odc_finish(own->handle, some_stream(own->t)));
+        if (random_below(&w->local, 4) == 0) {
+            void *full = new_buffer(own->t, own->t.gradient_type);
+            CALL(w, odc_finish(own->handle, NULL));
+            CALL_GIVES(w, ODC_ERROR_PHASE, odc_scatter_add(own->handle, full, own->t.numel, NULL));
+            count(&w->tally->refusals, 1);
+            free_buffer(own->t, full);
+        }
+    }
+}
+
 /* All ranks publish and use the groups in the same order, otherwise they could wait for one another. */
 static void publish_and_use(world *w, int group) {
     int first = (int)random_below(&w->local, MAX_SHARDS);
@@ -370,6 +389,7 @@ static void publish_and_use(world *w, int group) {
     }
     make_illegal_calls(w);
     use_with_hands(w, group);
+    finish_some(w, group);
 }
 
 /* An interruption does not change the values. */

@@ -33,7 +33,7 @@ add_function() {
     edit lib/api/c_api.cc 's/^odc_status odc_get_setting(.*/size_t odc_count_settings2(void) { return odc::kSettings.size(); }\n&/'
 }
 export_it() {
-    echo 'ODC_0.4 { global: odc_count_settings2; } ODC_0.3;' >>"$tree/lib/api/odc.map"
+    echo 'ODC_0.5 { global: odc_count_settings2; } ODC_0.4;' >>"$tree/lib/api/odc.map"
 }
 add_field() {
     edit include/odc/odc.h 's/^    const char \*name, \*fallback, \*help;/&\n    const char *unit;/'
@@ -105,7 +105,7 @@ same "$out" $'ms\n1'
 LD_LIBRARY_PATH=$ODC_BUILD_DIR/lib expect 0 "$work/uses"
 same "$out" "an older library"
 LD_LIBRARY_PATH=$ODC_BUILD_DIR/lib expect 1 "$work/uses-DCOUNT"
-contains "$err" "ODC_0.4"
+contains "$err" "ODC_0.5"
 
 raise_version() {
     edit include/odc/odc.h 's/^#define ODC_VERSION_MINOR 1/#define ODC_VERSION_MINOR 2/'
@@ -132,7 +132,7 @@ broken() {
     contains "$err" "$words"
 }
 in_the_released_node() { edit lib/api/odc.map 's/^    odc_wait;/    odc_count_settings2;\n&/'; }
-in_the_next_node() { edit lib/api/odc.map 's/^ODC_0.4 { global: /&odc_more; /'; }
+in_the_next_node() { edit lib/api/odc.map 's/^ODC_0.5 { global: /&odc_more; /'; }
 in_the_middle() { edit include/odc/odc.h 's/^    const char \*name, \*fallback, \*help;/    const char *name, *unit, *fallback, *help;/'; }
 another_type() { edit include/odc/odc.h 's/^    int64_t timeout_ms; /    uint64_t timeout_ms;/'; }
 another_value() { edit include/odc/odc.h 's/ODC_F16 = 4, ODC_BYTES = 5/ODC_F16 = 5, ODC_BYTES = 4/'; }
@@ -152,7 +152,7 @@ broken "FIELD(odc_setting, unit, const char *, 32, 8)" add_field
 broken "the library is not what odc.abi says" add_function export_it pin build
 contains "$err" "odc_count_settings2"
 broken "the node ODC_0.1 of lib/api/odc.map was released and must not change" add_function in_the_released_node pin build describe
-broken "the node ODC_0.4 of lib/api/odc.map was released and must not change" export_it renew_previous in_the_next_node
+broken "the node ODC_0.5 of lib/api/odc.map was released and must not change" export_it renew_previous in_the_next_node
 broken "odc_setting.fallback was at byte 16" in_the_middle pin
 broken "odc_config.timeout_ms was int64_t" another_type
 broken "ODC_F16 was 4" another_value

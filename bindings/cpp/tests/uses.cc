@@ -139,6 +139,8 @@ void call_all(const odc::Config &config, const odc::Description &description, co
     WAITS(on_gpu.gather_start(there, stream, status...));
     WAITS(shard.scatter_add_start(added, status...));
     WAITS(on_gpu.scatter_add_start(there_too, stream, status...));
+    WAITS(shard.finish(status...));
+    WAITS(on_gpu.finish(stream, status...));
     CALL(shard.release(status...));
     WAITS(operation.wait(status...));
     CALL(odc::check_library(status...));

@@ -289,6 +289,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "odc_gather_start": (c_int, c_void_p, c_void_p, c_uint64, c_void_p, POINTER(c_uint64)),
     "odc_scatter_add_start": (c_int, c_void_p, c_void_p, c_uint64, c_void_p, POINTER(c_uint64)),
     "odc_wait": (c_int, c_void_p, c_uint64),
+    "odc_finish": (c_int, c_void_p, c_void_p),
     "odc_minibatch_sync": (c_int, c_void_p),
     "odc_minibatch_sync_reduce": (c_int, c_void_p, POINTER(c_double), c_size_t, c_int32),
     "odc_all_reduce": (c_int, c_void_p, POINTER(c_double), c_size_t, c_int32),

@@ -190,6 +190,12 @@ class Shard:
         buffer = self._buffer(full, self.description.gradients, writable=False)
         return self._start("scatter_add", lib.odc_scatter_add_start, buffer, self._stream(stream))
 
+    def finish(self, stream: Any = None) -> None:
+        """Declares that this rank adds nothing more in this minibatch, so that its host's sums are sent before the sync."""
+        on = self._stream(stream)
+        with self._handle.call():
+            check(lib.odc_finish(self._pointer, on))
+
     def release(self) -> None:
         """Frees the slices' memory: views of it must not be used any more, and GPUs must be done with it."""
         with self._handle.call():

@@ -93,6 +93,12 @@ def kinds_of_buffers(rank: int, size: int, job: str) -> None:
         with pytest.raises(libodc.PhaseError, match="published already"):
             shard.publish() if rank == 0 else raw.publish()
         operation = shard.scatter_add_start(np.ones(10))
+        shard.finish()
+        operation.wait()
+        with pytest.raises(libodc.PhaseError, match="odc_finish"):
+            shard.scatter_add(np.ones(10))
+        with pytest.raises(libodc.ArgumentError, match='"raw" has no gradients'):
+            raw.finish()
         context.sync()
         if rank == 0:
             assert list(shard.slice.gradients.memory()) == [6.0] * 10

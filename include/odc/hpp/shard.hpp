@@ -121,6 +121,18 @@ public:
     template <class Buffer, class... Rest, class = std::enable_if_t<detail::kIsTemporary<Buffer>>>
     void scatter_add_start(Buffer &&full, Rest &&...rest) const = delete;
 
+    // "I add nothing more to the shard in this minibatch": lets what this host's ranks have added to slices of other hosts be sent
+    // before the sync (odc_finish).
+    template <class... S, class = detail::Trailing<S...>>
+    void finish(S &...status) {
+        finish(Stream(), status...);
+    }
+    template <class... S, class = detail::Trailing<S...>>
+    void finish(Stream stream, S &...status) {
+        static_assert(!std::is_void_v<G>, "this shard has no gradients");
+        detail::check(odc_finish(handle(), stream.handle), status...);
+    }
+
     // Frees the slices' memory, between sync and publish; local. The name may be used again in a later minibatch.
     template <class... S, class = detail::Trailing<S...>>
     void release(S &...status) noexcept(detail::kQuiet<S...>) {

@@ -24,8 +24,8 @@ void AccumulateSource::start(RemoteRank &owner, const RemoteSlice &to, const std
     } else if (owner.endpoint->needs_local()) {
         waiting_.push_back(std::move(addition));
     } else {
-        MemoryRegion region = owner.endpoint->register_memory(from, to.numel * element_size(to.gradient_type),
-                                                              MemoryKind::Host, Access::RemoteRead);
+        MemoryRegion region =
+            owner.endpoint->register_memory(from, to.numel * addend_size(to), MemoryKind::Host, Access::RemoteRead);
         announce(std::move(addition), to.numel, {region.address, region.key, std::move(region)});
     }
 }
@@ -40,7 +40,8 @@ void AccumulateSource::announce(std::shared_ptr<Addition> addition, uint64_t cou
                              source.address,
                              source.key,
                              addition->to.exponent,
-                             0};
+                             addition->to.addends,
+                             addition->announced == 0 ? addition->to.were_clamped : 0};
     addition->announced += count;
     RemoteRank &owner = addition->owner;
     pieces_.emplace(message.operation, Piece{std::move(addition), count, std::move(source)});
@@ -50,7 +51,7 @@ void AccumulateSource::announce(std::shared_ptr<Addition> addition, uint64_t cou
 bool AccumulateSource::pump() {
     bool any = false;
     std::erase_if(waiting_, [&](const std::shared_ptr<Addition> &addition) {
-        const size_t size = element_size(addition->to.gradient_type);
+        const size_t size = addend_size(addition->to);
         while (addition->announced < addition->to.numel) {
             BounceRings::Ring &ring = staging_.at(*addition->owner.endpoint);
             std::byte *slot = ring.take();
@@ -77,7 +78,7 @@ std::shared_ptr<Request> AccumulateSource::on_applied(RemoteRank &owner, const A
     piece.left -= message.count;
     const std::shared_ptr<Addition> addition = piece.addition;
     addition->applied += message.count;
-    applied_bytes_.fetch_add(message.count * element_size(addition->to.gradient_type), std::memory_order_relaxed);
+    applied_bytes_.fetch_add(message.count * addend_size(addition->to), std::memory_order_relaxed);
     if (piece.left == 0) {
         if (piece.source.slot != nullptr) {
             staging_.at(*owner.endpoint).give_back(piece.source.slot);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sender's side of additions to other hosts (accumulate_target.h is the owner's), a rendezvous protocol: an AddMessage
-// tells the owner where to read a gradient, an AppliedMessage tells the sender that it is added. A gradient is announced as a
+// tells the owner where to read a gradient, or a host's sum of several, an AppliedMessage tells the sender that it is added. A gradient is announced as a
 // whole or, if registering memory is expensive and the gradient is not registered, in pieces that are copied to bounce
 // buffers.
 #pragma once

@@ -21,7 +21,7 @@ constexpr unsigned kWindow = 8;  // chunks in flight or waiting to be added: few
 class AccumulateTarget::Read final : public ChunkedRead, public std::enable_shared_from_this<Read> {
 public:
     Read(AccumulateTarget &accumulate_target, RemoteRank &sender, const AddMessage &message, const RemoteSlice &slice)
-        : ChunkedRead(sender, message.address, message.key, message.count * element_size(slice.gradient_type)),
+        : ChunkedRead(sender, message.address, message.key, message.count * addend_size(slice)),
           accumulate_target_(accumulate_target), message_(message), slice_(slice) {}
 
     const AddMessage &message() const { return message_; }
@@ -44,7 +44,7 @@ public:
         return ring.take();
     }
     void arrived(std::byte *buffer, uint64_t offset, size_t bytes) override {
-        const size_t size = element_size(slice_.gradient_type);
+        const size_t size = addend_size(slice_);
         const uint64_t each = stripe_elements(slice_);
         Chunk chunk{shared_from_this(), buffer, message_.first + offset / size, bytes / size, {}};
         for (uint64_t stripe = chunk.first / each;
@@ -80,6 +80,7 @@ void AccumulateTarget::on_add(RemoteRank &sender, const AddMessage &message) {
     }
     RemoteSlice slice = known->second;
     slice.exponent = message.exponent;
+    slice.addends = message.addends;
     // Only whole stripes: the first addition to a stripe stores.
     const uint64_t each = stripe_elements(slice);
     const uint64_t end = message.first + message.count;
@@ -88,8 +89,19 @@ void AccumulateTarget::on_add(RemoteRank &sender, const AddMessage &message) {
         fail(ODC_ERROR_INTERNAL, "rank {} adds elements {} to {} of a slice of {}", sender.rank, message.first, end,
              slice.numel);
     }
-    if (slice.summation == ODC_SUM_EXACT ? !is_exponent(message.exponent) : message.exponent != 0) {
+    const bool converts = slice.summation == ODC_SUM_EXACT && message.addends == 0;
+    if (converts ? !is_exponent(message.exponent) : message.exponent != 0) {
         fail(ODC_ERROR_INTERNAL, "rank {} adds to a shard with exponent {}", sender.rank, message.exponent);
+    }
+    const uint32_t most = slice.memory == MemoryKind::Gpu    ? 0
+                          : slice.summation == ODC_SUM_EXACT ? kMostExactAddends + 1
+                                                             : 1;
+    if (message.addends > most || (message.clamped > 0 && slice.summation != ODC_SUM_EXACT)) {
+        fail(ODC_ERROR_INTERNAL, "rank {} adds sums of {} gradients, {} of them clamped", sender.rank, message.addends,
+             message.clamped);
+    }
+    if (message.clamped > 0) {
+        slice.clamped->fetch_add(message.clamped, std::memory_order_relaxed);
     }
     reads_.start(std::make_shared<Read>(*this, sender, message, slice));
 }
@@ -128,7 +140,7 @@ AccumulateTarget::Progress AccumulateTarget::add_on_gpu(Chunk &chunk) {
 
 AccumulateTarget::Progress AccumulateTarget::add_stripes(Chunk &chunk) {
     const RemoteSlice &slice = chunk.read->slice();
-    const size_t size = element_size(slice.gradient_type);
+    const size_t size = addend_size(slice);
     const size_t before = chunk.stripes.size();
     std::erase_if(chunk.stripes, [&](uint64_t index) {
         if (!try_lock(slice.stripes[index], rank_)) {

@@ -72,7 +72,7 @@ struct DeadMessage {
     int32_t rank;
     Ending ending;
 };
-// The owner can read `count` gradients at the sender and add them to its slice from element `first` on.
+// The owner can read `count` gradients, or sums of gradients, at the sender and add them to its slice from element `first` on.
 struct AddMessage {
     uint64_t operation;
     uint64_t record;
@@ -81,8 +81,9 @@ struct AddMessage {
     uint64_t count;
     uint64_t address;
     uint64_t key;
-    int32_t exponent;  // of exact sums
-    int32_t unused;
+    int32_t exponent;  // of exact sums to which gradients are added
+    uint32_t addends;  // as in RemoteSlice
+    uint64_t clamped;  // so many more addends were
 };
 // The owner has added `count` more elements of the sender's operation.
 struct AppliedMessage {

@@ -76,19 +76,24 @@ void add_exactly_to_stripe(const RemoteSlice &to, Stripe &stripe, Sum sum, uint6
         stripe.addends = 0;
         stripe.not_finite = 0;
     }
-    if (stripe.addends >= kMostExactAddends) {
+    const uint32_t addends = stripe.addends + std::max(to.addends, uint32_t{1});
+    if (addends > kMostExactAddends) {
         stripe.addends = kMostExactAddends + 1;
         return;
     }
+    stripe.addends = static_cast<uint16_t>(addends);
     auto *sums = reinterpret_cast<int64_t *>(to.accumulator) + first;
+    if (to.addends > 0) {
+        stripe.not_finite |= add_exact_sums(sum, sums, from, count) ? 1 : 0;
+        return;
+    }
     const Found found = stripe.not_finite != 0 ? Found::Any : Found::Finite;
     const Special special = add_exactly(sum, found, to.gradient_type, to.exponent, sums, from, count, to.numel);
-    ++stripe.addends;
     if (special.not_finite > 0) {
         stripe.not_finite = 1;
     }
     if (special.clamped > 0) {
-        to.shard_record->clamped.fetch_add(special.clamped, std::memory_order_relaxed);
+        to.clamped->fetch_add(special.clamped, std::memory_order_relaxed);
     }
 }
 
@@ -103,7 +108,8 @@ void add_to_stripe(const RemoteSlice &to, uint64_t index, const std::byte *from,
         add_exactly_to_stripe(to, stripe, sum, first, from, count);
     } else {
         std::byte *sums = to.accumulator + first * element_size(accumulator_type(to.gradient_type));
-        add_elements(sum, to.gradient_type, sums, from, count, to.numel);
+        const int32_t type = to.addends > 0 ? accumulator_type(to.gradient_type) : to.gradient_type;
+        add_elements(sum, type, sums, from, count, to.numel);
     }
     stripe.epoch = epoch;
 }

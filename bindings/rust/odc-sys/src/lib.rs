@@ -316,6 +316,7 @@ extern "C" {
         operation: *mut u64,
     ) -> odc_status;
     pub fn odc_wait(context: *mut odc_context, operation: u64) -> odc_status;
+    pub fn odc_finish(shard: *mut odc_shard, stream: *mut c_void) -> odc_status;
     pub fn odc_minibatch_sync(context: *mut odc_context) -> odc_status;
     pub fn odc_minibatch_sync_reduce(context: *mut odc_context, values: *mut f64, count: usize, op: i32) -> odc_status;
     pub fn odc_all_reduce(context: *mut odc_context, values: *mut f64, count: usize, op: i32) -> odc_status;

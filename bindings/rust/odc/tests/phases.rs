@@ -79,10 +79,12 @@ fn shards_are_published_one_by_one() {
             let slice = opening.slice_mut(&mut late).unwrap(); // its sums are still there
             assert_eq!(slice.gradients, [if minibatch > 1 { 2.0 } else { 0.0 }; 50]);
             slice.parameters.fill(-minibatch as f32);
-            let open = opening.publish_rest().unwrap();
+            let mut open = opening.publish_rest().unwrap();
             open.gather(&late, &mut full).unwrap();
             assert_eq!(full, [-minibatch as f32; 100]);
             open.scatter_add(&late, &[1.0; 100]).unwrap();
+            open.finish(&late).unwrap();
+            assert_error!(open.scatter_add(&late, &[1.0; 100]), Phase, "odc_finish", "late");
             owned = open.sync().unwrap();
         }
         let opening = owned.publish_each();

@@ -55,6 +55,14 @@ impl<'c, Phase: Open> Minibatch<'c, Phase> {
             unsafe { sys::odc_scatter_add_start(shard.handle.as_ptr(), start, numel, std::ptr::null_mut(), number) }
         })
     }
+
+    /// "I add nothing more to the shard in this minibatch": lets what this host's ranks have added to slices of other hosts be
+    /// sent before the sync. No operation may be under way; dropped additions to the shard are completed.
+    pub fn finish<P: ParameterHalf, G: Gradient>(&mut self, shard: &Shard<'c, P, G>) -> Result<(), Error> {
+        self.own(shard)?;
+        // SAFETY: the handle is valid, and nobody else uses this minibatch during the call.
+        check(unsafe { sys::odc_finish(shard.handle.as_ptr(), std::ptr::null_mut()) })
+    }
 }
 
 impl<'c> Minibatch<'c, Published> {

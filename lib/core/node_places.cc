@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/node_places.h"
+
+#include <map>
+
+#include "base/element_type.h"
+#include "bootstrap/peer.h"
+#include "core/job.h"
+#include "memory/cache_slot.h"
+#include "memory/partial_sum.h"
+#include "transport/shm/stripe_lock.h"
+
+namespace odc {
+
+namespace {
+
+uint64_t to_whole_line(uint64_t bytes) {
+    constexpr uint64_t kLine = alignof(CacheSlot);
+    return (bytes + kLine - 1) / kLine * kLine;
+}
+
+uint64_t slot_bytes(const Shard &shard, uint64_t index) {
+    return sizeof(CacheSlot) +
+           to_whole_line(shard.slices().numel(index) * element_size(shard.description().parameter_type));
+}
+
+// Owners of this host that have a slice, in the shard's order, if at least two of its ranks are here.
+std::vector<uint64_t> holders_of(const Job &job, const Shard &shard) {
+    std::vector<uint64_t> holders;
+    uint64_t here = 0;
+    for (uint64_t index = 0; index < shard.owners(); ++index) {
+        if (job.on_this_host(shard.owner(index))) {
+            ++here;
+            if (shard.slices().numel(index) > 0) {
+                holders.push_back(index);
+            }
+        }
+    }
+    return here > 1 ? holders : std::vector<uint64_t>{};
+}
+
+}  // namespace
+
+// The k-th owner of another host has its place at the k-th of this one, modulo their number: so memory, and with NICs in the
+// order of ranks also rails, are used evenly.
+void find_places(const Job &job, Shard &shard) {
+    const std::vector<uint64_t> holders = holders_of(job, shard);
+    if (holders.empty()) {
+        return;
+    }
+    auto places = std::make_unique<NodePlaces>();
+    places->of.resize(shard.owners());
+    places->holders = holders.size();
+    std::map<size_t, size_t> owners_on;           // by host
+    std::vector<NodePlace> next(holders.size());  // free place of each holder
+    for (uint64_t index = 0; index < shard.owners(); ++index) {
+        if (job.on_this_host(shard.owner(index)) || shard.slices().numel(index) == 0) {
+            continue;
+        }
+        const size_t k = owners_on[job.peer(shard.owner(index)).host_index]++ % holders.size();
+        NodePlace &place = next[k];
+        place.holder = holders[k];
+        place.slot.bytes = slot_bytes(shard, index);
+        place.sum.bytes = PartialSumLayout(shard, index).bytes;
+        places->of[index] = place;
+        ++place.number;
+        place.slot.begin = place.slot.end();
+        place.sum.begin = place.sum.end();
+    }
+    shard.engine_state = std::move(places);
+}
+
+NodePlace *place_of(const Shard &shard, uint64_t index) {
+    auto *places = static_cast<NodePlaces *>(shard.engine_state.get());
+    return places != nullptr && places->of[index].holder != NodePlace::kNone ? &places->of[index] : nullptr;
+}
+
+uint64_t holder_count(const Shard &shard) { return static_cast<const NodePlaces *>(shard.engine_state.get())->holders; }
+
+PartialSumLayout::PartialSumLayout(const Shard &shard, uint64_t index) {
+    const Description &d = shard.description();
+    const uint64_t sum_bytes = shard.slices().numel(index) * sum_size(d.gradient_type, d.summation);
+    sums = sizeof(PartialSum) + to_whole_line(stripe_count(sum_bytes) * sizeof(Stripe));
+    bytes = sums + to_whole_line(sum_bytes);
+}
+
+Shard::Held fit(const Shard &shard, NodePlace::Part NodePlace::*part, uint64_t left) {
+    Shard::Held held;
+    for (uint64_t index = 0; index < shard.owners(); ++index) {
+        const NodePlace *place = place_of(shard, index);
+        if (place != nullptr && place->holder == shard.own_index() && place->number == held.count &&
+            (place->*part).end() <= left) {
+            held = {held.count + 1, (place->*part).end()};
+        }
+    }
+    return held;
+}
+
+}  // namespace odc

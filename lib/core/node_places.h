@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which owner of this host holds what belongs to a slice of another host: its slot of the node cache and its partial sum. The
+// **holder** follows from the shard's description, and whether it has memory for them its shard record says, so all ranks of the
+// host agree.
+#pragma once
+
+#include "core/shard.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace odc {
+
+class Job;
+
+struct NodePlace {
+    static constexpr uint64_t kNone = ~uint64_t{0};
+    struct Part {
+        uint64_t begin = 0;  // from where the holder's parts of this kind begin
+        uint64_t bytes = 0;
+        uint64_t end() const { return begin + bytes; }
+    };
+    uint64_t holder = kNone;  // its index among the shard's owners
+    uint64_t number = 0;      // among the holder's places of this shard
+    Part slot;
+    Part sum;
+    bool has_sum = true;      // until an arrival finds that the holder has none for it, or has released the shard
+    uint64_t counted_in = 0;  // the last epoch in which this rank counted itself in (memory/partial_sum.h)
+};
+
+struct NodePlaces final : EngineState {
+    std::vector<NodePlace> of;  // by owner
+    uint64_t holders = 0;
+};
+
+// Finds the holders of a new shard's foreign slices, if at least two ranks of the shard are here.
+void find_places(const Job &job, Shard &shard);
+// NULL: nobody holds anything for the slice of this owner.
+NodePlace *place_of(const Shard &shard, uint64_t index);
+uint64_t holder_count(const Shard &shard);
+
+// Where the sums of a partial sum begin, behind its line and its stripes, and how long it is.
+struct PartialSumLayout {
+    PartialSumLayout(const Shard &shard, uint64_t index);
+    uint64_t sums;
+    uint64_t bytes;
+};
+
+// Of the parts that this rank holds of a shard, the first ones: as many as fit in `left` bytes.
+Shard::Held fit(const Shard &shard, NodePlace::Part NodePlace::*part, uint64_t left);
+
+}  // namespace odc

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/node_sums.h"
+
+#include <algorithm>
+
+#include "bootstrap/peer.h"
+#include "core/node_places.h"
+#include "core/shard_directory.h"
+#include "core/wait.h"
+#include "memory/partial_sum.h"
+
+namespace odc {
+
+namespace {
+
+// Foreign slices that may have partial sums, in this rank's turn, which begins behind its own slice, so that ranks that finish
+// together send different ones.
+template <class Body>
+void for_each_place(Shard &shard, const Body &body) {
+    for (uint64_t i = 1; i < shard.owners(); ++i) {
+        const uint64_t index = (shard.own_index() + i) % shard.owners();
+        NodePlace *place = place_of(shard, index);
+        if (place != nullptr && place->has_sum) {
+            body(index, *place);
+        }
+    }
+}
+
+}  // namespace
+
+Shard::Held NodeSums::plan(const Shard &shard, uint64_t left) const {
+    return shard.description().gradient_type != 0 ? fit(shard, &NodePlace::sum, left) : Shard::Held{};
+}
+
+// ---- Additions ----
+
+bool NodeSums::takes(const Shard &shard, uint64_t index) const {
+    const NodePlace *place = adds(shard) ? place_of(shard, index) : nullptr;
+    return place != nullptr && place->has_sum && place->number < shard.linked(place->holder)->partial_sum_count;
+}
+
+PartialSum &NodeSums::partial_sum(const Shard &shard, const NodePlace &place) const {
+    std::byte *const segment = shard.bases(place.holder).host;
+    return *reinterpret_cast<PartialSum *>(segment + shard.linked(place.holder)->partial_sums + place.sum.begin);
+}
+
+RemoteSlice NodeSums::sum(const Shard &shard, uint64_t index) const {
+    PartialSum &partial = partial_sum(shard, *place_of(shard, index));
+    RemoteSlice slice = shard.slice(index);
+    slice.accumulator = reinterpret_cast<std::byte *>(&partial) + PartialSumLayout(shard, index).sums;
+    slice.stripes = partial.stripes();
+    slice.clamped = &partial.clamped;
+    return slice;
+}
+
+// ---- The end of additions ----
+
+void NodeSums::finish(Shard &shard) {
+    if (!adds(shard)) {
+        return;
+    }
+    for_each_place(shard, [&](uint64_t index, const NodePlace &place) {
+        if (directory_.presence(shard, place.holder) == ShardDirectory::Presence::Published) {
+            count_in(shard, index);
+        }
+    });
+    std::erase_if(unsent_, [this](const Part &part) { return send(part); });
+}
+
+void NodeSums::end(const std::vector<Shard *> &shards, Job::Wait &wait) {
+    for (Shard *shard : shards) {
+        if (adds(*shard)) {
+            shard->finished = epoch();  // an interrupted sync cannot be followed by additions
+            finish(*shard);
+        }
+    }
+    for (Shard *shard : shards) {
+        if (adds(*shard)) {
+            for_each_place(*shard, [&](uint64_t index, NodePlace &place) {
+                const bool known = shard->linked(place.holder) != nullptr;
+                if (known && !takes(*shard, index)) {
+                    place.has_sum = false;
+                } else if (directory_.await_presence(*shard, place.holder, wait)) {
+                    count_in(*shard, index);
+                } else {  // nobody can add any more; in later minibatches the record may be another shard's
+                    place.has_sum = false;
+                }
+            });
+        }
+    }
+    for (; !unsent_.empty(); unsent_.pop_back()) {
+        const Part part = unsent_.back();
+        directory_.await_published(*part.shard, part.index, wait);
+        send(part);
+    }
+    await_sent(wait);
+}
+
+void NodeSums::count_in(Shard &shard, uint64_t index) {
+    NodePlace &place = *place_of(shard, index);
+    if (place.counted_in == epoch() || !takes(shard, index)) {
+        return;
+    }
+    unsent_.push_back({&shard, index});  // before what cannot be taken back
+    place.counted_in = epoch();
+    PartialSum &partial = partial_sum(shard, place);
+    const bool is_last = partial.count_in(epoch()) == holder_count(shard);
+    if (!is_last || partial.stripes()->epoch < epoch()) {
+        unsent_.pop_back();
+    }
+}
+
+// False: the owner has published, as somebody here has added to its slice, but this rank has not heard of it yet.
+bool NodeSums::send(const Part &part) {
+    Shard &shard = *part.shard;
+    if (!directory_.is_published(shard, part.index)) {
+        return false;
+    }
+    PartialSum &partial = partial_sum(shard, *place_of(shard, part.index));
+    RemoteSlice to = shard.slice(part.index);
+    to.addends = shard.is_exact() ? partial.stripes()->addends : 1;
+    to.were_clamped = partial.clamped.exchange(0, std::memory_order_relaxed);
+    try {
+        Job::Wait wait(job_, call_name(Call::Finish));
+        Endpoint &owner = *job_.peer(shard.owner(part.index)).route.endpoint;
+        sent_.push_back({part, owner.start_add(to, sum(shard, part.index).accumulator, epoch(), wait)});
+    } catch (...) {
+        job_.fail_halfway(Call::Finish);
+    }
+    return true;
+}
+
+void NodeSums::await_sent(Job::Wait &wait) {
+    for (; !sent_.empty(); sent_.pop_back()) {
+        const auto &[part, request] = sent_.back();
+        const int owner = request->owner();
+        wait.describe([&, owner] {
+            return formatted(
+                "what this host's ranks have added to the slice of {} of shard \"{}\" is on its way; it {}",
+                job_.who(owner), part.shard->name(), job_.what(owner));
+        });
+        wait.until_served(owner, [&request = *request] { return request.is_complete(); });
+    }
+}
+
+}  // namespace odc
