@@ -191,7 +191,7 @@ class Shard:
         return self._start("scatter_add", lib.odc_scatter_add_start, buffer, self._stream(stream))
 
     def finish(self, stream: Any = None) -> None:
-        """Declares that this rank adds nothing more in this minibatch, so that its host's sums are sent before the sync."""
+        """Declares that this rank adds nothing more in this minibatch: its host's sums may be sent before the sync."""
         on = self._stream(stream)
         with self._handle.call():
             check(lib.odc_finish(self._pointer, on))
