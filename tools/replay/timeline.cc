@@ -49,8 +49,8 @@ struct Span {
 
 class Drawing {
 public:
-    Drawing(const Report &report, const RunRecords &records, const std::vector<std::vector<Event>> &events)
-        : report_(report), records_(records), events_(events), ranks_(std::min(events.size(), kMostRanks)) {
+    Drawing(const Report &report, const RunRecords &records, const Moments &moments)
+        : report_(report), records_(records), moments_(moments), ranks_(std::min(moments.events.size(), kMostRanks)) {
         row_ = std::clamp(kRowsHeight / double(ranks_), 6.0, 22.0);
         panels_.push_back(
             {kBaseline, "Collective schedule, LB-Micro", "all ranks meet at every gather and every scatter-add", {}});
@@ -183,7 +183,7 @@ private:
         const double lane = row_ * 0.62;
         const double strip = row_ * 0.22;
         std::array<std::vector<Span>, 2> spans;  // compute, moving
-        for (const Event &event : events_[rank]) {
+        for (const Event &event : moments_.events[rank]) {
             const auto run = std::find_if(panel.runs.begin(), panel.runs.end(), [&](const PicturedRun &candidate) {
                 return static_cast<int32_t>(candidate.number) == event.run;
             });
@@ -262,7 +262,7 @@ private:
 
     const Report &report_;
     const RunRecords &records_;
-    const std::vector<std::vector<Event>> &events_;
+    const Moments &moments_;
     size_t ranks_;
     double row_ = 0;
     std::vector<Panel> panels_;
@@ -273,9 +273,8 @@ private:
 
 }  // namespace
 
-void write_timeline(const std::string &path, const Report &report, const RunRecords &records,
-                    const std::vector<std::vector<Event>> &events) {
-    write_file(path, Drawing(report, records, events).draw());
+void write_timeline(const std::string &path, const Report &report, const RunRecords &records, const Moments &moments) {
+    write_file(path, Drawing(report, records, moments).draw());
 }
 
 }  // namespace odc_tool

@@ -53,8 +53,8 @@ void write_event(Sink out, const Event &event, size_t rank, const PicturedRun &r
 
 }  // namespace
 
-void write_trace(const std::string &path, const Report &report, const RunRecords &records,
-                 const std::vector<std::vector<Event>> &events) {
+void write_trace(const std::string &path, const Report &report, const RunRecords &records, const Moments &moments) {
+    const std::vector<std::vector<Event>> &events = moments.events;
     std::map<int32_t, PicturedRun> runs;
     for (const PicturedRun &run : pictured_runs(report, records)) {
         runs[static_cast<int32_t>(run.number)] = run;
