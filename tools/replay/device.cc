@@ -34,6 +34,7 @@ Device::Device(ModelShards &shards, Network &network, odc_context *context, odc_
 RunRecord Device::run(int32_t number, Schedule schedule, const DeviceWork &work, Detail detail) {
     steps_.clear();
     cost_ = 0;
+    added_ns_ = 0;
     for (const Microbatch &microbatch : work.planned) {
         add_steps(microbatch, work.ns_per_cost, kPlanned);
     }
@@ -47,6 +48,7 @@ RunRecord Device::run(int32_t number, Schedule schedule, const DeviceWork &work,
     shards_.update_and_publish();
     record(Kind::Update, {}, origin_ns_, now_ns());
     run_steps(work);
+    sleep_until(added_ns_);
     if (work.reported) {
         check(odc_report_cost(context_, cost_));
     }
@@ -195,11 +197,13 @@ void Device::fetch(const Step &step, size_t buffer) {
     record(Kind::Gather, step, begin_ns, now_ns());
 }
 
+// One gradient may be on its way while the next layer is gathered, and the next one is made.
 void Device::send_gradient(const Step &step) {
+    sleep_until(added_ns_);
     meet(step);
     const int64_t begin_ns = now_ns();
     shards_.scatter_add(step.layer);
-    sleep_until(network_.added(static_cast<size_t>(step.layer), begin_ns));
+    added_ns_ = network_.added(static_cast<size_t>(step.layer), begin_ns);
     record(Kind::ScatterAdd, step, begin_ns, now_ns());
 }
 

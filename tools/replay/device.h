@@ -73,6 +73,7 @@ private:
     Detail detail_ = Detail::Times;
     int32_t number_ = 0;
     int64_t origin_ns_ = 0;
+    int64_t added_ns_ = 0;  // when the last gradient has crossed
 };
 
 }  // namespace odc_tool

@@ -71,9 +71,8 @@ NetworkReport network_report(const Workload &workload, const RunRecords &records
 
 std::string network_text(const ReplaySettings &settings, size_t ranks) {
     return fmt::format(
-        "emulated network: {} hosts of {} ranks, a link of {:.4g} Gbit/s for each host and direction; bytes really move, "
-        "over loopback, and\nwho moved them waits for the link, which is as much slower as bytes are fewer and time is "
-        "faster",
+        "emulated network: {} hosts of {} ranks, a link of {:.4g} Gbit/s for each host and direction, scaled as bytes and "
+        "time are; bytes move over loopback, and who moved them waits for the link",
         settings.hosts, ranks / static_cast<size_t>(settings.hosts), settings.bandwidth * 1e-9);
 }
 

@@ -52,6 +52,7 @@ struct Event {
 enum class Detail { Times, Events };
 
 enum class LinkDirection : int32_t { In, Out };
+inline const char *direction_name(LinkDirection direction) { return direction == LinkDirection::In ? "in" : "out"; }
 
 // What a link of an emulated host passes for one call of a rank; times as of an Event.
 struct LinkSpan {
