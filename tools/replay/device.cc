@@ -43,8 +43,7 @@ RunRecord Device::run(int32_t number, Schedule schedule, const DeviceWork &work,
     detail_ = detail;
     network_.reset();
     check(odc_minibatch_sync(barrier_));
-    origin_ns_ = now_ns();
-    network_.begin(number, origin_ns_, detail);
+    origin_ns_ = network_.begin(number, now_ns(), detail);
     shards_.update_and_publish();
     record(Kind::Update, {}, origin_ns_, now_ns());
     run_steps(work);

@@ -88,9 +88,15 @@ Links::Arrival Links::arrived(size_t host, size_t layer) const {
     return {bytes, from.ready_ns.load(std::memory_order_relaxed)};
 }
 
+int64_t Links::begin(int64_t now_ns) {
+    int64_t first = 0;
+    return links_->origin_ns.compare_exchange_strong(first, now_ns) ? now_ns : first;
+}
+
 void Links::reset(size_t host) {
     for (const LinkDirection direction : {LinkDirection::In, LinkDirection::Out}) {
         link(host, direction).free_ns = 0;
+        link(host, direction).origin_ns = 0;
     }
     for (size_t layer = 0; layer < layers_; ++layer) {
         ledger(host, layer).bytes = 0;

@@ -38,6 +38,8 @@ public:
 
     // Nothing has passed or arrived: between runs, by one rank of the host.
     void reset(size_t host);
+    // When the first rank began the run, after all resets.
+    int64_t begin(int64_t now_ns);
 
 private:
     struct Ledger {
@@ -46,6 +48,7 @@ private:
     };
     struct alignas(64) Link {
         std::atomic<int64_t> free_ns;
+        std::atomic<int64_t> origin_ns;  // of the run; the first link's counts
     };
     static_assert(std::atomic<int64_t>::is_always_lock_free && std::atomic<uint64_t>::is_always_lock_free);
 

@@ -22,11 +22,12 @@ constexpr useconds_t kLookAgainUs = 50;
 
 // ---- On one host ----
 
-void Network::begin(int32_t run, int64_t origin_ns, Detail detail) {
+int64_t Network::begin(int32_t run, int64_t now_ns, Detail detail) {
     crossed_ = {};
     run_ = run;
-    origin_ns_ = origin_ns;
+    origin_ns_ = origin(now_ns);
     detail_ = detail;
+    return origin_ns_;
 }
 
 int64_t Network::gathered(size_t, int64_t since_ns) { return since_ns; }

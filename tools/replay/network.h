@@ -24,9 +24,9 @@ public:
     Network(const Network &) = delete;
     Network &operator=(const Network &) = delete;
 
-    // Before all ranks meet at the beginning of a run, and after it.
+    // Before all ranks meet at the beginning of a run, and after it. Returns when the run began.
     virtual void reset() {}
-    void begin(int32_t run, int64_t origin_ns, Detail detail);
+    int64_t begin(int32_t run, int64_t now_ns, Detail detail);
     // When what this rank's gather, or addition, of a layer moved has crossed; the call began at `since_ns`.
     virtual int64_t gathered(size_t layer, int64_t since_ns);
     virtual int64_t added(size_t layer, int64_t since_ns);
@@ -37,6 +37,7 @@ public:
     const std::vector<LinkSpan> &spans() const { return spans_; }
 
 protected:
+    virtual int64_t origin(int64_t now_ns) { return now_ns; }
     void span(size_t host, LinkDirection direction, const Links::Passage &passage);
 
     Crossed crossed_;
@@ -81,6 +82,7 @@ public:
     int64_t ended() override;
 
 private:
+    int64_t origin(int64_t now_ns) override { return links_.begin(now_ns); }
     // What has crossed since the last call.
     Crossed count();
     int64_t pass(const Crossed &crossed, int64_t since_ns);
