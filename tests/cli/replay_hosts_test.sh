@@ -77,7 +77,7 @@ events = [e for e in trace["traceEvents"] if e["ph"] == "X"]
 tracks = {(e["pid"], e["tid"]): e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"}
 assert {tracks[3, 8 + i] for i in range(4)} == {f"host {h} {d}" for h in (0, 1) for d in ("in", "out")}, tracks
 foreign = s["layer_elements"] - 2 * -(-s["layer_elements"] // 4)
-usec_per_byte = 8 * 46797824 / s["layer_elements"] / s["bandwidth"] / s["time_compression"] * 1e6
+usec_per_element = 2 * 8 * 46797824 / s["layer_elements"] / s["bandwidth"] / s["time_compression"] * 1e6
 checked = 0
 for host in (0, 1):
     link = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if (e["pid"], tracks[3, e["tid"]]) == (3, f"host {host} in"))
@@ -87,7 +87,7 @@ for host in (0, 1):
         if e["pid"] != 3 or e["cat"] != "forward" or e["ts"] > first_end or e["tid"] // 4 != host:
             continue
         busy = sum(max(0, min(end, e["ts"] + 0.01) - begin) for begin, end in link)
-        passed = (e["args"]["layer"] + 1) * foreign * usec_per_byte
+        passed = (e["args"]["layer"] + 1) * foreign * usec_per_element
         assert busy >= passed * (1 - 1e-4) - 1, (e, busy, passed)
         checked += 1
 assert checked == 4 * s["layers"], checked

@@ -108,10 +108,12 @@ int64_t OdcNetwork::pass(const Crossed &crossed, int64_t since_ns) {
     return end;
 }
 
-// What this rank has not read has been read by others of its host, and is there when it has passed for them.
+// What this rank has not read has been read by others of its host, and is there when it has passed for them. Gradients that
+// the library has sent meanwhile are awaited at the end of the run.
 int64_t OdcNetwork::gathered(size_t layer, int64_t since_ns) {
     const Crossed more = count();
-    const int64_t end = pass(more, since_ns);
+    const int64_t end = pass({more.fetched, 0}, since_ns);
+    sent_ns_ = std::max(sent_ns_, pass({0, more.sent}, since_ns));
     if (more.fetched > 0) {
         links_.arrive(host_, layer, {more.fetched, end});
     }
@@ -138,7 +140,7 @@ int64_t OdcNetwork::await_arrival(size_t layer, uint64_t bytes) const {
 int64_t OdcNetwork::added(size_t, int64_t since_ns) { return pass(count(), since_ns); }
 
 int64_t OdcNetwork::ended() {
-    auto end = double(pass(count(), now_ns()));
+    auto end = double(std::max(pass(count(), now_ns()), sent_ns_));
     check(odc_all_reduce(barrier_, &end, 1, ODC_MAX));
     return int64_t(end);
 }

@@ -95,7 +95,8 @@ private:
     size_t rank_;
     size_t host_;
     double ns_per_byte_;
-    Crossed counted_;  // since odc_init
+    Crossed counted_;      // since odc_init
+    int64_t sent_ns_ = 0;  // when the last gradient that the library sent by itself has crossed
 };
 
 }  // namespace odc_tool
