@@ -237,6 +237,20 @@ refuses 2 "requires --prefetch" --lengths "$lengths" --compute 2
 for other in "--seconds 5" "--timeline $scratch/one" "--trace $scratch/one" "--noise 0.1" "--slow 0:2" "--claim 1"; do
     refuses 2 "^odc: ${other%% *} excludes --prefetch" --lengths "$lengths" --prefetch $other
 done
+refuses 2 '^odc: --hosts: "1" is not a whole number from 2 to 512$' --lengths "$lengths" --hosts 1
+for hosts in 3 8; do
+    refuses 2 "^odc: --hosts $hosts cannot have 8 ranks, equally many on each and at least two; give --ranks a multiple" \
+        --lengths "$lengths" --hosts $hosts
+    test "$(wc -l <"$scratch/err")" = 1
+done
+refuses 2 "^odc: --bandwidth requires --hosts" --lengths "$lengths" --bandwidth 25G
+for wrong in 25 G 25X 25GB '25 G' 0G -1G nanG 1e400G 999K 101T ''; do
+    refuses 2 "^odc: --bandwidth: \"$wrong\" is not a bandwidth from 1M to 100T, such as 25G for 25 Gbit/s$" \
+        --lengths "$lengths" --hosts 2 --bandwidth "$wrong"
+done
+for other in "--lookahead 2" "--noise 0.1" "--slow 0:2" "--claim 1" --prefetch; do
+    refuses 2 "excludes" --lengths "$lengths" --hosts 2 $other
+done
 refuses 1 "cannot be written" --lengths "$lengths" --ranks 2 --seconds 0.5 --timeline "$scratch/missing/t.svg"
 test "$(grep -c "cannot be written" "$scratch/err")" = 1  # not once per rank
 # The figures are printed even if writing a picture fails at the end.

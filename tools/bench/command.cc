@@ -241,7 +241,7 @@ void run_rank(const BenchOptions &options) {
         measure(options, {context.get(), barrier.get(), routes}, "");
         check(odc_shutdown(barrier.get()));
     } else if (options.transport == "fabric") {
-        const Context apart = join_apart(context.get());
+        const Context apart = join_apart(context.get(), "apart", odc_size(context.get()));
         measure(options, {apart.get(), context.get(), routes_of(apart.get())},
                 "one machine: each rank counts as a host of its own");
         check(odc_shutdown(apart.get()));

@@ -81,6 +81,22 @@ double read_real(const std::string &option, const std::string &text, RealRange r
     return *number;
 }
 
+double read_bandwidth(const std::string &option, const std::string &text) {
+    constexpr std::string_view kUnits = "kmgt";
+    constexpr RealRange kRange{1e6, 1e14};
+    std::string_view rest;
+    double bits = parse<double>(text, rest).value_or(0);
+    const size_t unit = rest.size() == 1
+                            ? kUnits.find(static_cast<char>(std::tolower(static_cast<unsigned char>(rest[0]))))
+                            : std::string_view::npos;
+    bits *= unit == std::string_view::npos ? 0 : std::pow(1000.0, double(unit + 1));
+    if (!(bits >= kRange.low && bits <= kRange.high)) {
+        throw Exit{
+            2, fmt::format("{}: \"{}\" is not a bandwidth from 1M to 100T, such as 25G for 25 Gbit/s", option, text)};
+    }
+    return bits;
+}
+
 CLI::Option *add_text(CLI::App *verb, const std::string &names, const std::string &help,
                       const std::function<void(const std::string &, const std::string &)> &take) {
     const std::string name = names.substr(names.rfind("--"));

@@ -28,6 +28,8 @@ uint64_t read_whole(const std::string &option, const std::string &text, WholeRan
 // With or without a unit: k, kB, m, MB, ... are powers of 1000, Ki, KiB, ... of 1024; upper or lower case.
 uint64_t read_bytes(const std::string &option, const std::string &text, WholeRange range);
 double read_real(const std::string &option, const std::string &text, RealRange range);
+// Bits a second, with a unit: k, M, G or T, upper or lower case.
+double read_bandwidth(const std::string &option, const std::string &text);
 
 // An option whose text is parsed by `take`, given its long name and the text.
 CLI::Option *add_text(CLI::App *verb, const std::string &names, const std::string &help,

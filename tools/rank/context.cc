@@ -91,10 +91,10 @@ Context join_alone(const char *group, const char *device) {
     return Context(joined);
 }
 
-Context join_apart(odc_context *context) {
+Context join_apart(odc_context *context, const char *group, int hosts) {
     setenv("ODC_INTERFACE", "lo", 0);
-    const std::string host = fmt::format("rank {}", odc_rank(context));
-    odc_config config = config_of("apart");
+    const std::string host = fmt::format("host {}", odc_rank(context) * hosts / odc_size(context));
+    odc_config config = config_of(group);
     config.rank = odc_rank(context);
     config.size = odc_size(context);
     config.all_gather = all_gather;

@@ -21,8 +21,8 @@ void check(odc_status status);
 Context join(const char *group, int ranks, const char *device = nullptr);
 // A job of this rank alone.
 Context join_alone(const char *group, const char *device);
-// Joins the ranks of `context`, all on this host, once more, each as a host of its own that the others reach through the
+// Joins the ranks of `context`, all on this host, once more, in blocks on as many hosts, which reach each other through the
 // loopback interface, unless ODC_INTERFACE names another. Collective; `context` is between sync and publish.
-Context join_apart(odc_context *context);
+Context join_apart(odc_context *context, const char *group, int hosts);
 
 }  // namespace odc_tool

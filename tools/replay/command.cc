@@ -129,8 +129,24 @@ void add_replay(CLI::App &app) {
     CLI::Option *prefetch =
         verb->add_flag("--prefetch", settings->prefetch,
                        "Measure how much of the communication compute hides when one thread starts it a layer ahead");
-    for (CLI::Option *other : {seconds, timeline, trace, lookahead, noise, slow, claim}) {
+    CLI::Option *hosts =
+        add_whole(verb, "--hosts", settings->hosts, {2, 512},
+                  "Divide the ranks over so many emulated hosts, and compare what crosses between them: ring "
+                  "collectives, ODC without and with the node cache")
+            ->default_str("");
+    add_text(verb, "--bandwidth",
+             "With --hosts: of the emulated link of each host and direction, in bits a second, with k, M, G or T",
+             [settings](const std::string &name, const std::string &text) {
+                 settings->bandwidth = read_bandwidth(name, text);
+             })
+        ->type_name("RATE")
+        ->default_str("25G")
+        ->needs(hosts);
+    for (CLI::Option *other : {seconds, timeline, trace, lookahead, noise, slow, claim, hosts}) {
         prefetch->excludes(other);
+    }
+    for (CLI::Option *other : {lookahead, noise, slow, claim}) {
+        hosts->excludes(other);
     }
     add_real(verb, "--compute", settings->compute, {0.01, 1000},
              "With --prefetch: compute time as a multiple of the time of communication alone, which is measured first")

@@ -26,30 +26,34 @@ void sleep_until(int64_t when_ns) {
 
 }  // namespace
 
-Device::Device(ModelShards &shards, odc_context *context, odc_context *barrier)
-    : shards_(shards), context_(context), barrier_(barrier) {
+Device::Device(ModelShards &shards, Network &network, odc_context *context, odc_context *barrier)
+    : shards_(shards), network_(network), context_(context), barrier_(barrier) {
     prctl(PR_SET_TIMERSLACK, 1);  // the default of 50 us is as long as a short layer
 }
 
 RunRecord Device::run(int32_t number, Schedule schedule, const DeviceWork &work, Detail detail) {
     steps_.clear();
     cost_ = 0;
+    added_ns_ = 0;
     for (const Microbatch &microbatch : work.planned) {
         add_steps(microbatch, work.ns_per_cost, kPlanned);
     }
     number_ = number;
     schedule_ = schedule;
     detail_ = detail;
+    network_.reset();
     check(odc_minibatch_sync(barrier_));
-    origin_ns_ = now_ns();
+    origin_ns_ = network_.begin(number, now_ns(), detail);
     shards_.update_and_publish();
     record(Kind::Update, {}, origin_ns_, now_ns());
     run_steps(work);
+    sleep_until(added_ns_);
     if (work.reported) {
         check(odc_report_cost(context_, cost_));
     }
     const int64_t arrived_ns = now_ns();
     check(odc_minibatch_sync(context_));
+    sleep_until(network_.ended());
     const int64_t end_ns = now_ns();
     record(Kind::Sync, {}, arrived_ns, end_ns);
     return summary(end_ns - origin_ns_);
@@ -66,7 +70,7 @@ RunRecord Device::summary(int64_t duration_ns) const {
             claimed += step.kind == Kind::Forward && step.layer == 0 ? 1 : 0;
         }
     }
-    return {duration_ns, int64_t(compute_ns), int64_t(claimed_ns), claimed};
+    return {duration_ns, int64_t(compute_ns), int64_t(claimed_ns), claimed, network_.crossed()};
 }
 
 void Device::add_steps(const Microbatch &microbatch, double ns_per_cost, int32_t item) {
@@ -188,13 +192,17 @@ void Device::fetch(const Step &step, size_t buffer) {
     meet(step);
     const int64_t begin_ns = now_ns();
     shards_.gather(step.layer, buffer);
+    sleep_until(network_.gathered(static_cast<size_t>(step.layer), begin_ns));
     record(Kind::Gather, step, begin_ns, now_ns());
 }
 
+// One gradient may be on its way while the next layer is gathered, and the next one is made.
 void Device::send_gradient(const Step &step) {
+    sleep_until(added_ns_);
     meet(step);
     const int64_t begin_ns = now_ns();
     shards_.scatter_add(step.layer);
+    added_ns_ = network_.added(static_cast<size_t>(step.layer), begin_ns);
     record(Kind::ScatterAdd, step, begin_ns, now_ns());
 }
 

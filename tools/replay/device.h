@@ -3,6 +3,7 @@
 // that the rank's CPU does meanwhile.
 #pragma once
 
+#include "replay/network.h"
 #include "replay/record.h"
 #include "replay/schedule.h"
 #include "replay/shards.h"
@@ -13,8 +14,6 @@
 #include <vector>
 
 namespace odc_tool {
-
-enum class Detail { Times, Events };
 
 // What a rank computes in a minibatch: its microbatches of the plan, and the items that it claims.
 struct DeviceWork {
@@ -27,7 +26,7 @@ struct DeviceWork {
 class Device {
 public:
     // `barrier` is a context without shards: its sync is the barrier of the collective schedule.
-    Device(ModelShards &shards, odc_context *context, odc_context *barrier);
+    Device(ModelShards &shards, Network &network, odc_context *context, odc_context *barrier);
 
     // Runs microbatches, each forward and backward through all layers, and ends the minibatch. While layer l computes, layer
     // l+1 is gathered and layer l-1's gradients are added, in the collective and in the odc schedule, as in FSDP; so a rank claims
@@ -64,6 +63,7 @@ private:
     void record(Kind kind, const Step &step, int64_t begin_ns, int64_t end_ns);
 
     ModelShards &shards_;
+    Network &network_;
     odc_context *context_;
     odc_context *barrier_;
     std::vector<Event> events_;
@@ -73,6 +73,7 @@ private:
     Detail detail_ = Detail::Times;
     int32_t number_ = 0;
     int64_t origin_ns_ = 0;
+    int64_t added_ns_ = 0;  // when the last gradient has crossed
 };
 
 }  // namespace odc_tool

@@ -5,6 +5,7 @@
 #include "cli/exit.h"
 #include "cli/machine_load.h"
 #include "rank/context.h"
+#include "rank/routes.h"
 #include "replay/report.h"
 
 #include <fmt/format.h>
@@ -25,7 +26,8 @@ void check_agreement(odc_context *context, const ReplaySettings &settings, const
           uint64_t(settings.minibatches), uint64_t(settings.seconds * 1e6), uint64_t(settings.prefetch),
           uint64_t(settings.compute * 1e6), uint64_t(settings.lookahead), uint64_t(settings.window.sorted),
           uint64_t(settings.window.most_moved * 1e6), uint64_t(settings.window.most_displacement * 1e6),
-          uint64_t(settings.noise * 1e6), uint64_t(settings.claim * 1e6), uint64_t(settings.sum)}) {
+          uint64_t(settings.noise * 1e6), uint64_t(settings.claim * 1e6), uint64_t(settings.sum),
+          uint64_t(settings.hosts), uint64_t(settings.bandwidth)}) {
         mix(value);
     }
     for (const SlowRank &slow : settings.slow) {
@@ -43,23 +45,91 @@ void check_agreement(odc_context *context, const ReplaySettings &settings, const
     }
 }
 
-RankTotals totals_of(odc_context *context) {
-    odc_stats stats{};
-    stats.struct_size = sizeof stats;
-    check(odc_get_stats(context, &stats));
-    return {stats.gather_bytes, stats.scatter_add_bytes, stats.publish_wait_ns,
-            stats.sync_wait_ns, stats.lock_wait_ns,      own_cpu_seconds()};
+// On all contexts.
+RankTotals totals_of(const std::vector<std::unique_ptr<Stage>> &stages) {
+    RankTotals totals{};
+    for (const std::unique_ptr<Stage> &stage : stages) {
+        odc_stats stats{};
+        stats.struct_size = sizeof stats;
+        check(odc_get_stats(stage->context, &stats));
+        totals.gather_bytes += stats.gather_bytes;
+        totals.scatter_add_bytes += stats.scatter_add_bytes;
+        totals.publish_wait_ns += stats.publish_wait_ns;
+        totals.sync_wait_ns += stats.sync_wait_ns;
+        totals.lock_wait_ns += stats.lock_wait_ns;
+    }
+    totals.cpu_seconds = own_cpu_seconds();
+    return totals;
 }
+
+void check_one_machine(const odc_context *context) {
+    for (const Route &route : routes_of(context)) {
+        if (route.transport != "shm") {
+            throw Exit{
+                2, fmt::format("--hosts emulates hosts on one machine, and rank {} of this job is on another; leave it "
+                               "out there",
+                               route.ranks.front())};
+        }
+    }
+}
+
+enum Stages : size_t { kOneHost, kFlat, kCached };
 
 }  // namespace
 
-ReplayJob::ReplayJob(const ReplaySettings &replay_settings, odc_context *joined, odc_context *joined_barrier)
-    : settings(replay_settings), context(joined), barrier(joined_barrier), rank(static_cast<size_t>(odc_rank(context))),
-      model(find_model(settings.model)), planner(settings, model.cost, replay_lengths(settings), odc_size(context)),
-      workload(make_workload(settings, model, planner)),
-      layer_elements(std::max<uint64_t>(1, model.layer_elements / settings.scale)),
-      shards(context, model.layers, layer_elements, settings.sum), device(shards, context, barrier) {
+void Contexts::abort(const char *message) const {
+    for (const Context *context : {&flat, &cached, &barrier, &all}) {
+        if (*context) {
+            odc_abort(context->get(), message);
+        }
+    }
+}
+
+Stage::Stage(const ReplaySettings &settings, const Model &model, std::unique_ptr<Network> joined, odc_context *in,
+             odc_context *barrier)
+    : context(in), network(std::move(joined)),
+      shards(context, model.layers, scaled_layer(model, settings.scale), settings.sum),
+      device(shards, *network, context, barrier) {}
+
+ReplayJob::ReplayJob(const ReplaySettings &replay_settings, Contexts &contexts)
+    : settings(replay_settings), context(contexts.all.get()), barrier(contexts.barrier.get()),
+      rank(static_cast<size_t>(odc_rank(context))), model(find_model(settings.model)),
+      planner(settings, model.cost, replay_lengths(settings), odc_size(context)),
+      workload(make_workload(settings, model, planner)), layer_elements(scaled_layer(model, settings.scale)) {
     check_agreement(context, settings, planner.lengths());
+    if (workload.hosts) {
+        join_hosts(contexts);
+    } else {
+        stages.push_back(std::make_unique<Stage>(settings, model, std::make_unique<Network>(), context, barrier));
+    }
+}
+
+void ReplayJob::join_hosts(Contexts &contexts) {
+    check_one_machine(context);
+    const EmulatedHosts &hosts = *workload.hosts;
+    const double ns_per_byte = hosts.seconds_per_byte() * workload.ns_per_cost;
+    // A context reads the setting when it is made.
+    const auto joined = [&](const char *group, const char *node_cache) {
+        setenv("ODC_NODE_CACHE", node_cache, 1);
+        return join_apart(context, group, settings.hosts);
+    };
+    contexts.flat = joined("replay flat", "off");
+    contexts.cached = joined("replay cache", "auto");
+    links = std::make_unique<Links>(context, hosts.count(), static_cast<size_t>(model.layers));
+    const auto add = [&](std::unique_ptr<Network> network, odc_context *in) {
+        stages.push_back(std::make_unique<Stage>(settings, model, std::move(network), in, barrier));
+    };
+    add(std::make_unique<RingNetwork>(hosts, rank, ns_per_byte), context);
+    for (odc_context *in : {contexts.flat.get(), contexts.cached.get()}) {
+        add(std::make_unique<OdcNetwork>(hosts, *links, in, barrier, ns_per_byte), in);
+    }
+}
+
+Stage &ReplayJob::stage_of(const Arm &arm) {
+    if (!workload.hosts || arm.crossing() == Crossing::Ring) {
+        return *stages[kOneHost];
+    }
+    return *stages[arm.crossing() == Crossing::Flat ? kFlat : kCached];
 }
 
 void ReplayJob::read_speeds() {
@@ -76,8 +146,9 @@ RunRecord ReplayJob::run(int32_t number, size_t minibatch, const Arm &arm, doubl
     const DeviceWork work{plan.ranks[rank], plan.items, ns_per_cost / workload.speeds[minibatch][rank],
                           arm.speeds == Speeds::Measured && arm == workload.arms.back()};
     try {
-        const RunRecord record = device.run(number, arm.schedule, work, detail);
-        shards.check_gradients(samples.total);
+        Stage &stage = stage_of(arm);
+        const RunRecord record = stage.device.run(number, arm.schedule, work, detail);
+        stage.shards.check_gradients(samples.total);
         return record;
     } catch (const Exit &exit) {
         if (exit.message.empty()) {
@@ -89,12 +160,24 @@ RunRecord ReplayJob::run(int32_t number, size_t minibatch, const Arm &arm, doubl
 }
 
 std::vector<RankTotals> ReplayJob::collect_totals() {
-    const RankTotals mine = totals_of(context);
+    const RankTotals mine = totals_of(stages);
     std::vector<RankTotals> all;
     for (const auto &one : collect(context, "totals", std::vector<RankTotals>{mine})) {
         all.push_back(one.front());
     }
     return all;
+}
+
+Moments ReplayJob::collect_moments() {
+    std::vector<Event> events;
+    std::vector<LinkSpan> spans;
+    for (const std::unique_ptr<Stage> &stage : stages) {
+        const auto &of_device = stage->device.events();
+        const auto &of_links = stage->network->spans();
+        events.insert(events.end(), of_device.begin(), of_device.end());
+        spans.insert(spans.end(), of_links.begin(), of_links.end());
+    }
+    return {collect(context, "events", events), collect(context, "links", spans)};
 }
 
 }  // namespace odc_tool

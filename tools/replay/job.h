@@ -2,7 +2,10 @@
 // The state of a rank of `odc replay` for all arms: the workload, the emulated model and the device.
 #pragma once
 
+#include "rank/context.h"
 #include "replay/device.h"
+#include "replay/links.h"
+#include "replay/network.h"
 #include "replay/record.h"
 #include "replay/schedule.h"
 #include "replay/settings.h"
@@ -11,13 +14,35 @@
 #include <odc/odc.h>
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <vector>
 
 namespace odc_tool {
 
+// The ranks' contexts: as they are, once more without shards, and, once ReplayJob has joined them, on emulated hosts.
+struct Contexts {
+    Context all;
+    Context barrier;
+    Context flat;    // without a node cache
+    Context cached;  // with one
+    void abort(const char *message) const;
+};
+
+// The model's shards in one context, and the device that runs arms there.
+struct Stage {
+    Stage(const ReplaySettings &settings, const Model &model, std::unique_ptr<Network> joined, odc_context *in,
+          odc_context *barrier);
+
+    odc_context *context;
+    std::unique_ptr<Network> network;
+    ModelShards shards;
+    Device device;
+};
+
 struct ReplayJob {
-    // Collective; throws Exit when the ranks' settings or lengths differ. `barrier` is a context without shards.
-    ReplayJob(const ReplaySettings &settings, odc_context *context, odc_context *barrier);
+    // Collective; throws Exit when the ranks' settings or lengths differ.
+    ReplayJob(const ReplaySettings &settings, Contexts &contexts);
 
     // Reads the ranks' speeds as measured so far: before a minibatch's first arm, so that its arms know the same.
     void read_speeds();
@@ -25,6 +50,7 @@ struct ReplayJob {
     RunRecord run(int32_t number, size_t minibatch, const Arm &arm, double ns_per_cost, Detail detail);
     // All ranks' records, on rank 0. Collective.
     std::vector<RankTotals> collect_totals();
+    Moments collect_moments();
 
     const ReplaySettings &settings;
     odc_context *context;
@@ -35,8 +61,12 @@ struct ReplayJob {
     Workload workload;
     std::vector<double> measured_speeds;
     uint64_t layer_elements;  // as run
-    ModelShards shards;
-    Device device;
+    std::unique_ptr<Links> links;
+    std::vector<std::unique_ptr<Stage>> stages;
+
+private:
+    void join_hosts(Contexts &contexts);
+    Stage &stage_of(const Arm &arm);
 };
 
 }  // namespace odc_tool

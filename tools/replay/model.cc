@@ -4,6 +4,7 @@
 #include "cli/exit.h"
 #include "replay/settings.h"
 
+#include <algorithm>
 #include <array>
 
 namespace odc_tool {
@@ -39,6 +40,10 @@ Cost cost_of(const Row &row) {
 }
 
 }  // namespace
+
+uint64_t scaled_layer(const Model &model, uint64_t scale) {
+    return std::max<uint64_t>(1, model.layer_elements / scale);
+}
 
 Model find_model(const std::string &name) {
     std::string known;

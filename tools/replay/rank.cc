@@ -35,7 +35,7 @@ public:
         const std::vector<Run> runs = run_order(workload);
         double total = 0;
         for (const Arm &arm : workload.arms) {
-            total += workload.expected(arm);
+            total += workload.duration(arm);
         }
         std::optional<Progress> progress;
         if (job_.rank == 0) {
@@ -54,14 +54,14 @@ public:
             }
             records_.push_back(job_.run(static_cast<int32_t>(run), runs[run].minibatch, arm, workload.ns_per_cost,
                                         detail_of(runs[run].minibatch)));
-            done += workload.expected(arm, runs[run].minibatch);
+            done += workload.duration(arm, runs[run].minibatch);
         }
     }
 
     void report() {
         const RunRecords records = collect(job_.context, "records", records_);
         const std::vector<RankTotals> totals = job_.collect_totals();
-        const auto events = collect(job_.context, "events", job_.device.events());
+        const Moments moments = job_.collect_moments();
         if (job_.rank != 0) {
             return;
         }
@@ -84,10 +84,10 @@ public:
         // Before the pictures: the figures must not be lost if a file cannot be written.
         settings.json ? print_json(report) : print_table(report);
         if (!settings.timeline.empty()) {
-            write_timeline(settings.timeline, report, records, events);
+            write_timeline(settings.timeline, report, records, moments);
         }
         if (!settings.trace.empty()) {
-            write_trace(settings.trace, report, records, events);
+            write_trace(settings.trace, report, records, moments);
         }
     }
 
@@ -114,10 +114,9 @@ private:
 }  // namespace
 
 void replay_rank(const ReplaySettings &settings) {
-    const Context context = join("replay", settings.ranks);
-    const Context barrier = join("replay barrier", settings.ranks);
+    Contexts contexts{join("replay", settings.ranks), join("replay barrier", settings.ranks), {}, {}};
     try {
-        ReplayJob job(settings, context.get(), barrier.get());
+        ReplayJob job(settings, contexts);
         if (settings.prefetch) {
             replay_prefetch(job);
         } else {
@@ -126,8 +125,7 @@ void replay_rank(const ReplaySettings &settings) {
             arms.report();
         }
     } catch (const Exit &exit) {
-        odc_abort(barrier.get(), exit.message.c_str());
-        odc_abort(context.get(), exit.message.c_str());
+        contexts.abort(exit.message.c_str());
         throw;
     }
 }

@@ -8,6 +8,14 @@
 
 namespace odc_tool {
 
+int64_t longest(const RunRecords &records, size_t run) {
+    int64_t duration_ns = 0;
+    for (const auto &rank : records) {
+        duration_ns = std::max(duration_ns, rank[run].duration_ns);
+    }
+    return duration_ns;
+}
+
 std::vector<std::vector<uint8_t>> collect_bytes(odc_context *context, const std::string &name,
                                                 const std::vector<uint8_t> &mine) {
     // All slices are as long as the longest one, with the true length first: so every rank knows the description.

@@ -13,12 +13,24 @@
 
 namespace odc_tool {
 
+// Bytes that a rank has read from other hosts, and of gradients that it has sent to them.
+struct Crossed {
+    uint64_t fetched = 0;
+    uint64_t sent = 0;
+};
+
 struct RunRecord {
     int64_t duration_ns;  // from the optimizer to the end of sync
     int64_t compute_ns;
     int64_t claimed_ns;  // the part of it in claimed microbatches
     int64_t claimed;     // microbatches
+    Crossed crossed;
 };
+
+// By rank, then by run in run_order.
+using RunRecords = std::vector<std::vector<RunRecord>>;
+// A run takes as long as its slowest rank.
+int64_t longest(const RunRecords &records, size_t run);
 
 enum class Kind : int32_t { Forward, Backward, Wait, Gather, ScatterAdd, Barrier, Update, Sync };
 inline constexpr std::array<const char *, 8> kKindNames{"forward", "backward",         "wait", "gather", "scatter-add",
@@ -35,6 +47,27 @@ struct Event {
     int32_t layer;
     int32_t item;  // of a claimed microbatch, or kPlanned
     Kind kind;
+};
+
+enum class Detail { Times, Events };
+
+enum class LinkDirection : int32_t { In, Out };
+inline const char *direction_name(LinkDirection direction) { return direction == LinkDirection::In ? "in" : "out"; }
+
+// What a link of an emulated host passes for one call of a rank; times as of an Event.
+struct LinkSpan {
+    int64_t begin_ns;
+    int64_t end_ns;
+    int32_t run;
+    int32_t host;
+    LinkDirection direction;
+    int32_t unused = 0;
+};
+
+// What ranks and links did when, by rank.
+struct Moments {
+    std::vector<std::vector<Event>> events;
+    std::vector<std::vector<LinkSpan>> links;
 };
 
 struct RankTotals {

@@ -74,6 +74,9 @@ ArmReport make_arm_report(const Workload &workload, const RunRecords &records, s
     const double ideal_ns =
         report.arm.schedule == Schedule::Collective ? workload.expected(report.arm) * ns_per_cost : double(busiest_ns);
     report.ideal_samples_per_second = samples / (ideal_ns * kNs);
+    if (workload.hosts) {
+        report.network = network_report(workload, records, arm);
+    }
     return report;
 }
 
@@ -84,14 +87,6 @@ size_t window_count(const ReplaySettings &settings, const Workload &workload) {
 }
 
 }  // namespace
-
-int64_t longest(const RunRecords &records, size_t run) {
-    int64_t duration_ns = 0;
-    for (const auto &rank : records) {
-        duration_ns = std::max(duration_ns, rank[run].duration_ns);
-    }
-    return duration_ns;
-}
 
 double idle_share(const RunRecords &records, const std::vector<size_t> &runs, size_t rank) {
     int64_t compute_ns = 0;
@@ -164,7 +159,7 @@ std::optional<std::string> doubt(const Report &report, const Speedups &speedups)
         all.push_back(report_of(report.arms, arm));
     }
     for (const ArmReport &arm : all) {
-        if (arm.share_of_ideal() < kNearIdeal) {
+        if (!arm.network && arm.share_of_ideal() < kNearIdeal) {
             return fmt::format(
                 "not resolved: {} reached {:.0f} % of its own ideal, as these processors are too few or too slow for {} "
                 "emulated ranks",
@@ -186,7 +181,7 @@ std::string verdict(const Report &report) {
     if (report.settings.lookahead > 1) {
         speedups.emplace_back(report.workload.best_collective(), gain.speedup_over_same_order);
     }
-    if (report.settings.claim > 0) {
+    if (report.settings.claim > 0 || report.settings.hosts > 1) {
         speedups.emplace_back(report.workload.without_claims(), gain.speedup_over_static);
     }
     std::vector<std::string> texts;
@@ -196,7 +191,8 @@ std::string verdict(const Report &report) {
     if (const auto why = doubt(report, speedups)) {
         return fmt::format("verdict: {}; measured: {}", *why, fmt::join(texts, ", "));
     }
-    return fmt::format("verdict: these lengths: {}; {}{}", fmt::join(texts, ", "), idle_text(report),
+    return fmt::format("verdict: these lengths{}: {}; {}{}", report.settings.hosts > 1 ? " and links" : "",
+                       fmt::join(texts, ", "), idle_text(report),
                        report.settings.uneven()
                            ? fmt::format("; {:.1f} % of the bound", report.arms.back().share_of_bound() * 100)
                            : "");
@@ -222,13 +218,6 @@ std::vector<PicturedRun> pictured_runs(const Report &report, const RunRecords &r
         end_ns[arm] += longest_ns;
     }
     return pictured;
-}
-
-std::string arm_name(const Arm &arm) {
-    return std::string(schedule_name(arm.schedule)) +
-           (arm.tail < 1 ? std::string(" + ") + policy_name(arm.policy) : "") +
-           (arm.order == Order::Lookahead ? " + lookahead" : "") + (arm.speeds == Speeds::Measured ? " + speeds" : "") +
-           (arm.tail > 0 ? " + claims" : "");
 }
 
 std::string caption(const Report &report) {
@@ -265,12 +254,26 @@ std::string devices_text(const ReplaySettings &settings) {
     return parts.empty() ? "" : fmt::format("devices: {}\n", fmt::join(parts, "; "));
 }
 
-void print_rows(const Report &report) {
-    const bool uneven = report.settings.uneven();
+size_t name_width(const Report &report) {
     size_t width = 0;
     for (const ArmReport &arm : report.arms) {
         width = std::max(width, arm_name(arm.arm).size());
     }
+    return width;
+}
+
+void print_network_rows(const Report &report) {
+    const size_t width = name_width(report);
+    const double scale = double(report.model.layer_elements) / double(report.layer_elements);
+    fmt::print("\n{:<{}}{}\n", "", width, network_header());
+    for (const ArmReport &arm : report.arms) {
+        fmt::print("{:<{}}{}\n", arm_name(arm.arm), width, network_row(*arm.network, scale));
+    }
+}
+
+void print_rows(const Report &report) {
+    const bool uneven = report.settings.uneven();
+    const size_t width = name_width(report);
     fmt::print("{:<{}}{:>11}{:>27}\n", "", width, "", "speedup over collective +");
     fmt::print("{:<{}}{:>11}{:>10}{:>13}{:>8}{:>14}{}\n", "schedule + policy", width, "samples/s", "lb-micro",
                "sorted-rows", "idle", "of own ideal", uneven ? "  of bound   claimed" : "");
@@ -287,11 +290,20 @@ void print_rows(const Report &report) {
 
 void print_table(const Report &report) {
     const RankTotals sum = sum_of(report.totals);
-    fmt::print("{}\n{}\n{}\n", caption(report), workload_text(report), devices_text(report.settings));
+    const bool hosts = report.settings.hosts > 1;
+    fmt::print("{}\n{}{}\n{}\n", caption(report),
+               hosts ? network_text(report.settings, report.totals.size()) + "\n" : "", workload_text(report),
+               devices_text(report.settings));
     print_rows(report);
+    if (hosts) {
+        print_network_rows(report);
+    }
     fmt::print(
         "\nideal: communication takes no time, the optimizer is left out, and collectives run a layer ahead; idle: not\n"
         "computing, mean over ranks\n");
+    if (hosts) {
+        fmt::print("{}", network_legend());
+    }
     if (report.settings.uneven()) {
         fmt::print(
             "bound: a minibatch's cost at the speeds of all ranks together, or its costliest sample at the speed of the\n"
@@ -355,8 +367,15 @@ nlohmann::ordered_json communication_json(const Report &report) {
 void print_json(const Report &report) {
     nlohmann::ordered_json json;
     json["emulation"] = caption(report);
+    if (report.settings.hosts > 1) {
+        json["network_emulation"] = network_text(report.settings, report.totals.size());
+    }
     json["settings"] = settings_json(report);
     json["settings"]["seconds"] = report.settings.seconds;
+    if (report.settings.hosts > 1) {
+        json["settings"]["hosts"] = report.settings.hosts;
+        json["settings"]["bandwidth"] = report.settings.bandwidth;
+    }
     if (report.settings.uneven()) {
         const Workload &workload = report.workload;
         json["settings"]["noise"] = report.settings.noise;
@@ -385,6 +404,10 @@ void print_json(const Report &report) {
                                 {"rank_idle", arm.rank_idle},
                                 {"claimed", arm.claimed},
                                 {"rank_claimed", arm.rank_claimed}});
+        if (arm.network) {
+            json["arms"].back()["between_hosts"] = crossing_name(arm.arm.crossing());
+            json["arms"].back()["network"] = network_json(*arm.network);
+        }
     }
     if (report.settings.lookahead > 1) {
         const Exchanged &exchanged = report.workload.exchanged;
@@ -404,6 +427,9 @@ void print_json(const Report &report) {
     }
     if (report.settings.claim > 0) {
         json["speedup_over_static"] = interval_json(gain.speedup_over_static);
+    }
+    if (report.settings.hosts > 1) {
+        json["speedup_over_flat"] = interval_json(gain.speedup_over_static);
     }
     json["others_cpu_share"] = gain.others ? nlohmann::ordered_json(*gain.others) : nlohmann::ordered_json();
     json["verdict"] = verdict(report);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "rank/statistics.h"
+#include "replay/network_report.h"
 #include "replay/record.h"
 #include "replay/schedule.h"
 
@@ -18,25 +19,23 @@ struct Gain {
     MedianInterval speedup;                   // over the collective schedule with LB-Micro; pairs of windows
     MedianInterval speedup_over_sorted_rows;  // over the best that collectives can do
     MedianInterval speedup_over_same_order;   // over sorted-rows with the last arm's lookahead
-    MedianInterval speedup_over_static;       // over ODC with LB-Mini
+    MedianInterval speedup_over_static;       // over ODC with LB-Mini, which has no node cache
     std::optional<double> others;             // share of this host's processors that other programs used
 };
-
-// By rank, then by run in run_order.
-using RunRecords = std::vector<std::vector<RunRecord>>;
 
 struct ArmReport {
     Arm arm;
     double samples_per_second;
     double ideal_samples_per_second;  // with the claims as they were
     double bound_samples_per_second;
-    double speedup;                     // over collective + lb-micro
-    double speedup_over_sorted_rows;    // over collective + sorted-rows
-    double ideal_speedup;               // over collective + lb-micro, with communication that takes no time
-    double idle;                        // mean over ranks
-    std::vector<double> rank_idle;      // by idle_share
-    double claimed;                     // share of the compute time that was claimed
-    std::vector<int64_t> rank_claimed;  // microbatches
+    double speedup;                        // over collective + lb-micro
+    double speedup_over_sorted_rows;       // over collective + sorted-rows
+    double ideal_speedup;                  // over collective + lb-micro, with communication that takes no time
+    double idle;                           // mean over ranks
+    std::vector<double> rank_idle;         // by idle_share
+    double claimed;                        // share of the compute time that was claimed
+    std::vector<int64_t> rank_claimed;     // microbatches
+    std::optional<NetworkReport> network;  // between emulated hosts
 
     double share_of_ideal() const { return samples_per_second / ideal_samples_per_second; }
     double share_of_bound() const { return samples_per_second / bound_samples_per_second; }
@@ -64,8 +63,6 @@ std::string verdict(const Report &report);
 bool is_resolved(const Report &report);
 std::string whole_run(const Report &report);
 
-// A run takes as long as its slowest rank.
-int64_t longest(const RunRecords &records, size_t run);
 // Of these runs, one after another: the part in which the rank's device does not compute.
 double idle_share(const RunRecords &records, const std::vector<size_t> &runs, size_t rank);
 
@@ -75,7 +72,6 @@ std::string caption(const Report &report);
 std::string workload_text(const Report &report);
 nlohmann::ordered_json settings_json(const Report &report);
 nlohmann::ordered_json communication_json(const Report &report);
-std::string arm_name(const Arm &arm);
 
 void print_table(const Report &report);
 void print_json(const Report &report);

@@ -104,6 +104,9 @@ std::vector<std::vector<size_t>> draw_minibatches(const ReplaySettings &settings
 }  // namespace
 
 std::vector<Arm> make_arms(const ReplaySettings &settings) {
+    if (settings.hosts > 1) {
+        return {kBaseline, kBestCollective, kOdcLbMini, kOdcCached};
+    }
     // Collectives cannot run LB-Mini: its microbatch counts differ between ranks.
     std::vector<Arm> arms{kBaseline, kBestCollective, kOdcLbMini};
     if (settings.claim == 0) {
@@ -134,6 +137,13 @@ const char *schedule_name(Schedule schedule) {
     return "";
 }
 
+std::string arm_name(const Arm &arm) {
+    return std::string(schedule_name(arm.schedule)) +
+           (arm.tail < 1 ? std::string(" + ") + policy_name(arm.policy) : "") +
+           (arm.order == Order::Lookahead ? " + lookahead" : "") + (arm.speeds == Speeds::Measured ? " + speeds" : "") +
+           (arm.tail > 0 ? " + claims" : "") + (arm.cache == NodeCache::On ? " + node cache" : "");
+}
+
 double Workload::expected(const Arm &arm, size_t number) const {
     if (!arm.fixed()) {
         return bound(arm, number);
@@ -141,6 +151,23 @@ double Workload::expected(const Arm &arm, size_t number) const {
     const Plan &plan = minibatch(arm, number).plan(arm.policy);
     return arm.schedule == Schedule::Collective ? plan.ideal_of_collectives(speeds[number], layers)
                                                 : plan.ideal_of_odc(speeds[number]);
+}
+
+std::vector<HostTraffic> Workload::traffic(const Arm &arm, size_t number) const {
+    return hosts->traffic(arm.crossing(), minibatch(arm, number).plan(arm.policy));
+}
+
+double Workload::duration(const Arm &arm, size_t number) const {
+    const double compute = expected(arm, number);
+    return hosts ? std::max(compute, hosts->seconds(traffic(arm, number))) : compute;
+}
+
+double Workload::duration(const Arm &arm) const {
+    double sum = 0;
+    for (size_t number = 0; number < count(); ++number) {
+        sum += duration(arm, number);
+    }
+    return sum;
 }
 
 double Workload::bound(const Arm &arm) const {
@@ -179,6 +206,7 @@ void check_workload(const ReplaySettings &settings, size_t lengths, int ranks) {
                                   "--minibatch to {}",
                                   samples, kMostSamples / static_cast<uint64_t>(ranks))};
     }
+    check_hosts(settings.hosts, ranks);
     check_slow(settings.slow, static_cast<size_t>(ranks), minibatch_count(settings, lengths, samples));
 }
 
@@ -207,9 +235,15 @@ Workload make_workload(const ReplaySettings &settings, const Model &model, const
     workload.longest = *std::max_element(lengths.begin(), lengths.end());
     workload.mean_length =
         double(std::accumulate(lengths.begin(), lengths.end(), uint64_t{0})) / double(lengths.size());
+    if (settings.hosts > 1) {
+        const uint64_t elements = scaled_layer(model, settings.scale);
+        const double of_model = double(model.layer_elements) / double(elements);
+        workload.hosts.emplace(settings.hosts, planner.ranks(), model.layers, elements,
+                               8 * of_model / settings.bandwidth);
+    }
     double cost = 0;
     for (const Arm &arm : workload.arms) {
-        cost += workload.expected(arm);
+        cost += workload.duration(arm);
     }
     for (size_t number = count; number < given.size(); ++number) {
         cost += workload.expected(workload.arms.back(), number);

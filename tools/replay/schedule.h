@@ -3,6 +3,7 @@
 // the expected sums of gradients.
 #pragma once
 
+#include "replay/hosts.h"
 #include "replay/plan.h"
 #include "replay/planner.h"
 #include "replay/settings.h"
@@ -11,6 +12,8 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 namespace odc_tool {
@@ -25,21 +28,34 @@ enum class Order { Data, Lookahead };
 // What the planner takes for the ranks' speeds: equal ones, or those that the library measured.
 enum class Speeds { Equal, Measured };
 
+// Whether ranks on emulated hosts read parameters of other hosts by the node cache.
+enum class NodeCache { Off, On };
+
 struct Arm {
     Schedule schedule;
     int32_t policy;
     Order order = Order::Data;
     Speeds speeds = Speeds::Equal;
     double tail = 0;  // share of the cost that is claimed
+    NodeCache cache = NodeCache::Off;
 
     // Whether the plan is known before the run.
     bool fixed() const { return speeds == Speeds::Equal && tail == 0; }
+    Crossing crossing() const {
+        return schedule == Schedule::Collective ? Crossing::Ring
+               : cache == NodeCache::On         ? Crossing::Cache
+                                                : Crossing::Flat;
+    }
     bool operator==(const Arm &) const = default;
 };
+
+// As tables name it.
+std::string arm_name(const Arm &arm);
 
 inline constexpr Arm kBaseline{Schedule::Collective, ODC_LB_MICRO};           // speedups are over the paper's baseline
 inline constexpr Arm kBestCollective{Schedule::Collective, ODC_SORTED_ROWS};  // and over this
 inline constexpr Arm kOdcLbMini{Schedule::Odc, ODC_LB_MINI};                  // the paper's arm
+inline constexpr Arm kOdcCached{Schedule::Odc, ODC_LB_MINI, Order::Data, Speeds::Equal, 0, NodeCache::On};
 
 // The last one is ODC with all that the settings allow: the verdict is about it.
 std::vector<Arm> make_arms(const ReplaySettings &settings);
@@ -74,6 +90,7 @@ struct Workload {
     uint64_t longest = 0;
     size_t lengths = 0;
     int layers = 0;
+    std::optional<EmulatedHosts> hosts;
 
     // ODC with equal speeds, on the last arm's minibatches.
     Arm without_claims() const { return {Schedule::Odc, ODC_LB_MINI, arms.back().order}; }
@@ -86,9 +103,14 @@ struct Workload {
     double bound(const Arm &arm, size_t number) const { return minibatch(arm, number).costs.bound(speeds[number]); }
     // Of an arm whose plans are fixed, if communication takes no time; of another one the bound.
     double expected(const Arm &arm, size_t number) const;
+    // What crosses between emulated hosts, by the formulas.
+    std::vector<HostTraffic> traffic(const Arm &arm, size_t number) const;
+    // As `expected`, but not less than the busiest link needs.
+    double duration(const Arm &arm, size_t number) const;
     // Of all minibatches.
     double bound(const Arm &arm) const;
     double expected(const Arm &arm) const;
+    double duration(const Arm &arm) const;
 };
 
 // The lengths named by `settings`. Throws Exit{2, ...} for bad input.

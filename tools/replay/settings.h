@@ -18,6 +18,9 @@ struct Model {
     Cost cost;
 };
 
+// The elements of a layer as run.
+uint64_t scaled_layer(const Model &model, uint64_t scale);
+
 // "1.5b", "7b", "14b" or "32b". Throws Exit{2, ...} for anything else.
 Model find_model(const std::string &name);
 
@@ -43,7 +46,9 @@ struct ReplaySettings {
     double seconds = 90;  // emulated time of all arms together
     int32_t sum = 0;      // an odc_summation; 0: in the order of arrival
     bool prefetch = false;
-    double compute = 1;  // with prefetch: as a multiple of the communication's time, which is measured first
+    double compute = 1;       // with prefetch: as a multiple of the communication's time, which is measured first
+    int hosts = 1;            // over which the ranks are divided, emulated if there are several
+    double bandwidth = 25e9;  // of the link of each host and direction, in bits a second
     bool json = false;
 
     // Then tables show how far each arm is from the bound.

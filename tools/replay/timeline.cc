@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 namespace odc_tool {
 namespace {
@@ -25,9 +26,12 @@ constexpr double kRowsHeight = 8 * 22;  // of a panel; many ranks get thinner ro
 constexpr double kMergeBelow = 0.3;     // pixels: invisible gaps
 constexpr double kThinnest = 0.6;       // pixels: shorter spans are drawn this wide
 constexpr size_t kMostRanks = 64;
+constexpr double kNetworkLine = 19;  // of the heading
 
 constexpr const char *kWaitingFill = "#f7c9a9";
 constexpr const char *kMoving = "#1f8a5b";
+constexpr const char *kIdleLink = "#eceff3";
+constexpr const char *kBusyLink = "#c8963e";
 // Alternating microbatches, planned and claimed.
 constexpr std::array<const char *, 4> kCompute{"#2f5f9e", "#6f9fd8", "#7b3f98", "#b98ad0"};
 constexpr size_t kClaimed = 2;
@@ -36,7 +40,7 @@ struct Panel {
     Arm arm;
     std::string title;
     std::string subtitle;
-    std::vector<PicturedRun> runs;
+    std::vector<PicturedRun> runs = {};
     int64_t end_ns = 0;
     double top = 0;
 };
@@ -49,23 +53,12 @@ struct Span {
 
 class Drawing {
 public:
-    Drawing(const Report &report, const RunRecords &records, const std::vector<std::vector<Event>> &events)
-        : report_(report), records_(records), events_(events), ranks_(std::min(events.size(), kMostRanks)) {
+    Drawing(const Report &report, const RunRecords &records, const Moments &moments)
+        : report_(report), records_(records), moments_(moments), ranks_(std::min(moments.events.size(), kMostRanks)),
+          links_(report.workload.hosts ? 2 * report.workload.hosts->count() : 0) {
         row_ = std::clamp(kRowsHeight / double(ranks_), 6.0, 22.0);
-        panels_.push_back(
-            {kBaseline, "Collective schedule, LB-Micro", "all ranks meet at every gather and every scatter-add", {}});
-        if (report.settings.claim > 0) {
-            panels_.push_back({report.workload.without_claims(),
-                               title_of(report.settings, 0),
-                               "all ranks meet once a minibatch",
-                               {}});
-        }
-        panels_.push_back({report.workload.arms.back(),
-                           title_of(report.settings, report.settings.claim),
-                           report.settings.claim > 0 ? "ranks that have done their planned part claim the rest"
-                                                     : "all ranks meet once a minibatch",
-                           {}});
-        double top = kTop;
+        make_panels();
+        double top = kTop + network_line();
         for (Panel &panel : panels_) {
             for (const PicturedRun &run : pictured_runs(report, records)) {
                 if (report.workload.arms[run.arm] == panel.arm) {
@@ -75,7 +68,7 @@ public:
             }
             longest_ns_ = std::max(longest_ns_, panel.end_ns);
             panel.top = top + kPanelHead;
-            top = panel.top + row_ * double(ranks_) + kPanelGap;
+            top = panel.top + rows_height() + kPanelGap;
         }
         bottom_ = top - kPanelGap + 6;
         for (auto panel = panels_.begin() + 1; panel != panels_.end(); ++panel) {
@@ -92,6 +85,9 @@ public:
             for (size_t rank = 0; rank < ranks_; ++rank) {
                 row(panel, rank);
             }
+            for (size_t link = 0; link < links_; ++link) {
+                link_row(panel, link);
+            }
             minibatch_ends(panel);
         }
         saving();
@@ -99,6 +95,27 @@ public:
     }
 
 private:
+    void make_panels() {
+        const ReplaySettings &settings = report_.settings;
+        const Workload &workload = report_.workload;
+        panels_.push_back(
+            {kBaseline, "Collective schedule, LB-Micro", "all ranks meet at every gather and every scatter-add"});
+        if (links_ > 0) {
+            panels_.push_back({kOdcLbMini, "ODC, LB-Mini", "each rank reads and adds for itself"});
+            panels_.push_back(
+                {workload.arms.back(), "ODC, LB-Mini, node cache", "a host reads parameters once a minibatch"});
+            return;
+        }
+        if (settings.claim > 0) {
+            panels_.push_back({workload.without_claims(), title_of(settings, 0), "all ranks meet once a minibatch"});
+        }
+        panels_.push_back({workload.arms.back(), title_of(settings, settings.claim),
+                           settings.claim > 0 ? "ranks that have done their planned part claim the rest"
+                                              : "all ranks meet once a minibatch"});
+    }
+
+    double network_line() const { return links_ > 0 ? kNetworkLine : 0; }
+    double rows_height() const { return row_ * double(ranks_ + links_); }
     double x(double ns) const { return kLeft + kPlotWidth * ns / double(longest_ns_); }
     double speedup(const Panel &panel) const { return double(panels_[0].end_ns) / double(panel.end_ns); }
     static std::string title_of(const ReplaySettings &settings, double claim) {
@@ -115,18 +132,24 @@ private:
 
     void heading() {
         svg_.label(kLeft, 32, "font-size=\"19\" font-weight=\"bold\"",
-                   fmt::format("Emulated {} on {} ranks: the same {} samples under two schedules", report_.model.name,
-                               report_.totals.size(),
-                               panels_[0].runs.size() * report_.workload.samples / report_.workload.count()));
+                   fmt::format("Emulated {} on {} ranks{}: the same {} samples{}", report_.model.name,
+                               report_.totals.size(), links_ > 0 ? fmt::format(" of {} hosts", links_ / 2) : "",
+                               panels_[0].runs.size() * report_.workload.samples / report_.workload.count(),
+                               links_ > 0 ? "" : " under two schedules"));
         std::string words = caption(report_);
         words[0] = 'E';
         svg_.label(kLeft, 53, fmt::format("fill=\"{}\"", Svg::kFaint), words + ".");
-        svg_.label(kLeft, 72, "", whole_run(report_));
+        if (links_ > 0) {
+            words = network_text(report_.settings, report_.totals.size());
+            words[0] = 'E';
+            svg_.label(kLeft, 53 + kNetworkLine, fmt::format("fill=\"{}\"", Svg::kFaint), words + ".");
+        }
+        svg_.label(kLeft, 72 + network_line(), "", whole_run(report_));
     }
 
     void legend() {
         double at = kLeft;
-        const double y = 86;
+        const double y = 86 + network_line();
         const auto entry = [&](const std::vector<const char *> &fills, double height, const std::string &words) {
             for (const char *fill : fills) {
                 box(at, y + 12 - height, 20, height, fill);
@@ -141,6 +164,9 @@ private:
         }
         entry({kWaitingFill}, 12, "waiting");
         entry({kMoving}, 5, "moving bytes (gather, scatter-add)");
+        if (links_ > 0) {
+            entry({kBusyLink}, 12, "link in use");
+        }
         svg_.add("<path d=\"M{0:.1f},{1:.1f}v14\" stroke=\"{2}\" stroke-width=\"1.5\"/>\n", at + 4, y - 1, Svg::kInk);
         svg_.label(at + 13, y + 10.5, "", "end of a minibatch");
     }
@@ -183,7 +209,7 @@ private:
         const double lane = row_ * 0.62;
         const double strip = row_ * 0.22;
         std::array<std::vector<Span>, 2> spans;  // compute, moving
-        for (const Event &event : events_[rank]) {
+        for (const Event &event : moments_.events[rank]) {
             const auto run = std::find_if(panel.runs.begin(), panel.runs.end(), [&](const PicturedRun &candidate) {
                 return static_cast<int32_t>(candidate.number) == event.run;
             });
@@ -212,6 +238,42 @@ private:
                    fmt::format("{:.0f} %", 100 * idle_share(records_, runs, rank)));
     }
 
+    // A host's links; the number to the right is their idle share, too.
+    void link_row(const Panel &panel, size_t link) {
+        const auto direction = static_cast<LinkDirection>(link % 2);
+        const double y = panel.top + row_ * double(ranks_ + link);
+        const double lane = row_ * 0.62;
+        std::vector<Span> spans;
+        int64_t busy_ns = 0;
+        for (const PicturedRun &run : panel.runs) {
+            for (const LinkSpan &span : passed(run, link / 2, direction)) {
+                busy_ns += span.end_ns - span.begin_ns;
+                add_span(spans, {x(double(run.begin_ns + span.begin_ns)), x(double(run.begin_ns + span.end_ns)), 0});
+            }
+        }
+        box(kLeft, y, x(double(panel.end_ns)) - kLeft, lane, kIdleLink);
+        paint(spans, 0, y, lane, kBusyLink);
+        const std::string small = fmt::format("font-size=\"{:.1f}\"", std::min(11.0, row_));
+        svg_.label(kLeft - 8, y + lane * 0.85, small + " text-anchor=\"end\"",
+                   fmt::format("host {} {}", link / 2, direction_name(direction)));
+        svg_.label(kLeft + kPlotWidth + 12, y + lane * 0.85, small,
+                   fmt::format("{:.0f} %", 100 * (1 - double(busy_ns) / double(panel.end_ns))));
+    }
+
+    // What all ranks had a link pass in a run, in order.
+    std::vector<LinkSpan> passed(const PicturedRun &run, size_t host, LinkDirection direction) const {
+        std::vector<LinkSpan> spans;
+        for (const std::vector<LinkSpan> &of_rank : moments_.links) {
+            std::copy_if(of_rank.begin(), of_rank.end(), std::back_inserter(spans), [&](const LinkSpan &span) {
+                return span.run == static_cast<int32_t>(run.number) && span.host == static_cast<int32_t>(host) &&
+                       span.direction == direction;
+            });
+        }
+        std::sort(spans.begin(), spans.end(),
+                  [](const LinkSpan &a, const LinkSpan &b) { return a.begin_ns < b.begin_ns; });
+        return spans;
+    }
+
     static void add_span(std::vector<Span> &spans, const Span &span) {
         if (!spans.empty() && spans.back().shade == span.shade && span.begin - spans.back().end < kMergeBelow) {
             spans.back().end = std::max(spans.back().end, span.end);
@@ -234,7 +296,7 @@ private:
     void minibatch_ends(const Panel &panel) {
         for (const PicturedRun &run : panel.runs) {
             svg_.add("<path d=\"M{0:.2f},{1:.2f}V{2:.2f}\" stroke=\"{3}\" stroke-width=\"1.5\"/>\n",
-                     x(double(run.begin_ns + run.duration_ns)), panel.top - 4, panel.top + row_ * double(ranks_) - 1,
+                     x(double(run.begin_ns + run.duration_ns)), panel.top - 4, panel.top + rows_height() - 1,
                      Svg::kInk);
         }
     }
@@ -251,7 +313,7 @@ private:
         if (width < 90) {
             return;
         }
-        const double y = best.top + row_ * double(ranks_) / 2;
+        const double y = best.top + rows_height() / 2;
         const double middle = left + width / 2;
         svg_.label(middle, y - 8, "text-anchor=\"middle\" font-size=\"20\" font-weight=\"bold\"",
                    fmt::format("{:.2f}×", speedup(best)));
@@ -262,8 +324,9 @@ private:
 
     const Report &report_;
     const RunRecords &records_;
-    const std::vector<std::vector<Event>> &events_;
+    const Moments &moments_;
     size_t ranks_;
+    size_t links_;
     double row_ = 0;
     std::vector<Panel> panels_;
     int64_t longest_ns_ = 1;
@@ -273,9 +336,8 @@ private:
 
 }  // namespace
 
-void write_timeline(const std::string &path, const Report &report, const RunRecords &records,
-                    const std::vector<std::vector<Event>> &events) {
-    write_file(path, Drawing(report, records, events).draw());
+void write_timeline(const std::string &path, const Report &report, const RunRecords &records, const Moments &moments) {
+    write_file(path, Drawing(report, records, moments).draw());
 }
 
 }  // namespace odc_tool

@@ -19,7 +19,18 @@ bool on_device(Kind kind) { return kind == Kind::Forward || kind == Kind::Backwa
 
 size_t track(size_t rank, Kind kind) { return 2 * rank + (on_device(kind) ? 0 : 1); }
 
-void name_tracks(Sink out, const std::vector<Arm> &arms, size_t ranks) {
+size_t link_track(size_t ranks, size_t host, LinkDirection direction) {
+    return 2 * (ranks + host) + static_cast<size_t>(direction);
+}
+
+void name_track(Sink out, size_t arm, size_t track, const std::string &name) {
+    fmt::format_to(out, R"({{"ph":"M","name":"thread_name","pid":{0},"tid":{1},"args":{{"name":"{2}"}}}},
+{{"ph":"M","name":"thread_sort_index","pid":{0},"tid":{1},"args":{{"sort_index":{1}}}}},
+)",
+                   arm, track, name);
+}
+
+void name_tracks(Sink out, const std::vector<Arm> &arms, size_t ranks, size_t hosts) {
     for (size_t arm = 0; arm < arms.size(); ++arm) {
         fmt::format_to(out,
                        R"({{"ph":"M","name":"process_name","pid":{},"args":{{"name":"{}"}}}},)"
@@ -27,11 +38,14 @@ void name_tracks(Sink out, const std::vector<Arm> &arms, size_t ranks) {
                        arm, arm_name(arms[arm]));
         for (size_t rank = 0; rank < ranks; ++rank) {
             for (Kind kind : {Kind::Forward, Kind::Gather}) {
-                fmt::format_to(
-                    out, R"({{"ph":"M","name":"thread_name","pid":{0},"tid":{1},"args":{{"name":"rank {2} {3}"}}}},
-{{"ph":"M","name":"thread_sort_index","pid":{0},"tid":{1},"args":{{"sort_index":{1}}}}},
-)",
-                    arm, track(rank, kind), rank, on_device(kind) ? "device" : "communication");
+                name_track(out, arm, track(rank, kind),
+                           fmt::format("rank {} {}", rank, on_device(kind) ? "device" : "communication"));
+            }
+        }
+        for (size_t host = 0; host < hosts; ++host) {
+            for (const LinkDirection direction : {LinkDirection::In, LinkDirection::Out}) {
+                name_track(out, arm, link_track(ranks, host, direction),
+                           fmt::format("host {} {}", host, direction_name(direction)));
             }
         }
     }
@@ -51,20 +65,32 @@ void write_event(Sink out, const Event &event, size_t rank, const PicturedRun &r
                    event.item != kPlanned ? fmt::format(R"(,"claimed":{})", event.item) : "");
 }
 
+void write_span(Sink out, const LinkSpan &span, size_t ranks, const PicturedRun &run) {
+    fmt::format_to(out,
+                   R"({{"ph":"X","name":"link","cat":"link","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"args":{{}}}},)"
+                   "\n",
+                   run.arm, link_track(ranks, static_cast<size_t>(span.host), span.direction),
+                   double(run.begin_ns + span.begin_ns) * 1e-3, double(span.end_ns - span.begin_ns) * 1e-3);
+}
+
 }  // namespace
 
-void write_trace(const std::string &path, const Report &report, const RunRecords &records,
-                 const std::vector<std::vector<Event>> &events) {
+void write_trace(const std::string &path, const Report &report, const RunRecords &records, const Moments &moments) {
+    const std::vector<std::vector<Event>> &events = moments.events;
     std::map<int32_t, PicturedRun> runs;
     for (const PicturedRun &run : pictured_runs(report, records)) {
         runs[static_cast<int32_t>(run.number)] = run;
     }
     std::string text = "{\"traceEvents\":[\n";
     const Sink out(text);
-    name_tracks(out, report.workload.arms, events.size());
+    const auto &hosts = report.workload.hosts;
+    name_tracks(out, report.workload.arms, events.size(), hosts ? hosts->count() : 0);
     for (size_t rank = 0; rank < events.size(); ++rank) {
         for (const Event &event : events[rank]) {
             write_event(out, event, rank, runs.at(event.run));
+        }
+        for (const LinkSpan &span : moments.links[rank]) {
+            write_span(out, span, events.size(), runs.at(span.run));
         }
     }
     text.erase(text.rfind(','));

@@ -10,8 +10,7 @@
 
 namespace odc_tool {
 
-// `events` by rank. Throws Exit{1, ...} when the file cannot be written.
-void write_trace(const std::string &path, const Report &report, const RunRecords &records,
-                 const std::vector<std::vector<Event>> &events);
+// Throws Exit{1, ...} when the file cannot be written.
+void write_trace(const std::string &path, const Report &report, const RunRecords &records, const Moments &moments);
 
 }  // namespace odc_tool

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory is rank 0's, without a name: the others open it by that rank's process.
+#include "replay/links.h"
+
+#include "cli/exit.h"
+#include "rank/context.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+namespace odc_tool {
+namespace {
+
+int make_memory(size_t bytes) {
+    const int fd = memfd_create("odc replay links", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
+        throw Exit{1, fmt::format("no memory for the emulated links: {}", strerror(errno))};
+    }
+    return fd;
+}
+
+int open_memory(int pid, int fd) {
+    const std::string path = fmt::format("/proc/{}/fd/{}", pid, fd);
+    const int opened = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    if (opened < 0) {
+        throw Exit{1, fmt::format("the emulated links of rank 0, {}, cannot be opened: {}", path, strerror(errno))};
+    }
+    return opened;
+}
+
+template <class Number>
+void raise(std::atomic<Number> &to, Number value) {
+    Number seen = to.load(std::memory_order_relaxed);
+    while (seen < value && !to.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {
+    }
+}
+
+}  // namespace
+
+Links::Links(odc_context *context, size_t hosts, size_t layers)
+    : layers_(layers), bytes_(2 * hosts * sizeof(Link) + hosts * layers * sizeof(Ledger)) {
+    std::array<double, 2> place{};
+    if (odc_rank(context) == 0) {
+        place = {double(getpid()), double(make_memory(bytes_))};
+    }
+    check(odc_all_reduce(context, place.data(), place.size(), ODC_SUM));
+    const int fd =
+        odc_rank(context) == 0 ? static_cast<int>(place[1]) : open_memory(static_cast<int>(place[0]), int(place[1]));
+    void *memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED) {
+        throw Exit{1, fmt::format("the emulated links cannot be mapped: {}", strerror(errno))};
+    }
+    links_ = static_cast<Link *>(memory);
+    ledgers_ = reinterpret_cast<Ledger *>(links_ + 2 * hosts);
+    check(odc_all_reduce(context, place.data(), place.size(), ODC_SUM));  // all have opened it
+    close(fd);
+}
+
+Links::~Links() { munmap(links_, bytes_); }
+
+Links::Passage Links::pass(size_t host, LinkDirection direction, int64_t since_ns, int64_t duration_ns) {
+    std::atomic<int64_t> &free_ns = link(host, direction).free_ns;
+    int64_t seen = free_ns.load(std::memory_order_relaxed);
+    int64_t begin = 0;
+    do {
+        begin = std::max(seen, since_ns);
+    } while (!free_ns.compare_exchange_weak(seen, begin + duration_ns, std::memory_order_relaxed));
+    return {begin, begin + duration_ns};
+}
+
+void Links::arrive(size_t host, size_t layer, const Arrival &part) {
+    Ledger &to = ledger(host, layer);
+    raise(to.ready_ns, part.ready_ns);
+    to.bytes.fetch_add(part.bytes, std::memory_order_release);
+}
+
+Links::Arrival Links::arrived(size_t host, size_t layer) const {
+    const Ledger &from = ledger(host, layer);
+    const uint64_t bytes = from.bytes.load(std::memory_order_acquire);
+    return {bytes, from.ready_ns.load(std::memory_order_relaxed)};
+}
+
+int64_t Links::begin(int64_t now_ns) {
+    int64_t first = 0;
+    return links_->origin_ns.compare_exchange_strong(first, now_ns) ? now_ns : first;
+}
+
+void Links::reset(size_t host) {
+    for (const LinkDirection direction : {LinkDirection::In, LinkDirection::Out}) {
+        link(host, direction).free_ns = 0;
+        link(host, direction).origin_ns = 0;
+    }
+    for (size_t layer = 0; layer < layers_; ++layer) {
+        ledger(host, layer).bytes = 0;
+        ledger(host, layer).ready_ns = 0;
+    }
+}
+
+}  // namespace odc_tool

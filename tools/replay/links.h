@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// The emulated links between hosts, one per host and direction, in memory that all ranks map. A link passes what it is handed in
+// that order, each byte at the link's bandwidth; latency, loss and a protocol's own bytes are not emulated.
+#pragma once
+
+#include "replay/record.h"
+
+#include <odc/odc.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace odc_tool {
+
+class Links {
+public:
+    // Collective; the ranks of `context` are on one machine, and it is between sync and publish.
+    Links(odc_context *context, size_t hosts, size_t layers);
+    ~Links();
+    Links(const Links &) = delete;
+    Links &operator=(const Links &) = delete;
+
+    struct Passage {
+        int64_t begin_ns;
+        int64_t end_ns;
+    };
+    // Hands a link bytes that take so long, at `since_ns` or when it has passed all that it has.
+    Passage pass(size_t host, LinkDirection direction, int64_t since_ns, int64_t duration_ns);
+
+    // Of a layer's slices that ranks of a host have read for all of them: how many bytes, and when all of these have passed.
+    struct Arrival {
+        uint64_t bytes;
+        int64_t ready_ns;
+    };
+    void arrive(size_t host, size_t layer, const Arrival &part);
+    Arrival arrived(size_t host, size_t layer) const;
+
+    // Nothing has passed or arrived: between runs, by one rank of the host.
+    void reset(size_t host);
+    // When the first rank began the run, after all resets.
+    int64_t begin(int64_t now_ns);
+
+private:
+    struct Ledger {
+        std::atomic<uint64_t> bytes;
+        std::atomic<int64_t> ready_ns;
+    };
+    struct alignas(64) Link {
+        std::atomic<int64_t> free_ns;
+        std::atomic<int64_t> origin_ns;  // of the run; the first link's counts
+    };
+    static_assert(std::atomic<int64_t>::is_always_lock_free && std::atomic<uint64_t>::is_always_lock_free);
+
+    Link &link(size_t host, LinkDirection direction) const { return links_[2 * host + static_cast<size_t>(direction)]; }
+    Ledger &ledger(size_t host, size_t layer) const { return ledgers_[host * layers_ + layer]; }
+
+    size_t layers_;
+    size_t bytes_;
+    Link *links_ = nullptr;
+    Ledger *ledgers_ = nullptr;
+};
+
+}  // namespace odc_tool

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hands what has crossed to the emulated links. A rank does not know from which other host its bytes came; slices are equal, so
+// they count as equally many from each.
+#include "replay/network.h"
+
+#include "cli/exit.h"
+#include "rank/clock.h"
+#include "rank/context.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace odc_tool {
+namespace {
+
+constexpr int64_t kArrivalDeadlineNs = 60'000'000'000;
+constexpr useconds_t kLookAgainUs = 50;
+
+}  // namespace
+
+// ---- On one host ----
+
+int64_t Network::begin(int32_t run, int64_t now_ns, Detail detail) {
+    crossed_ = {};
+    run_ = run;
+    origin_ns_ = origin(now_ns);
+    detail_ = detail;
+    return origin_ns_;
+}
+
+int64_t Network::gathered(size_t, int64_t since_ns) { return since_ns; }
+
+int64_t Network::added(size_t, int64_t since_ns) { return since_ns; }
+
+int64_t Network::ended() { return 0; }
+
+void Network::span(size_t host, LinkDirection direction, const Links::Passage &passage) {
+    if (detail_ == Detail::Events) {
+        spans_.push_back(
+            {passage.begin_ns - origin_ns_, passage.end_ns - origin_ns_, run_, static_cast<int32_t>(host), direction});
+    }
+}
+
+// ---- Ring collectives ----
+
+int64_t RingNetwork::gathered(size_t, int64_t since_ns) { return pass(hosts_.ring_bytes(kParameterBytes), since_ns); }
+
+int64_t RingNetwork::added(size_t, int64_t since_ns) { return pass(hosts_.ring_bytes(kGradientBytes), since_ns); }
+
+int64_t RingNetwork::pass(uint64_t bytes, int64_t since_ns) {
+    const int64_t begin = std::max(free_ns_, since_ns);
+    free_ns_ = begin + int64_t(double(bytes) * ns_per_byte_);
+    if (hosts_.is_first(rank_)) {  // one rank of each host accounts for it
+        crossed_.fetched += bytes;
+        for (const LinkDirection direction : {LinkDirection::In, LinkDirection::Out}) {
+            span(hosts_.host_of(rank_), direction, {begin, free_ns_});
+        }
+    }
+    return free_ns_;
+}
+
+// ---- ODC ----
+
+OdcNetwork::OdcNetwork(const EmulatedHosts &hosts, Links &links, odc_context *context, odc_context *barrier,
+                       double ns_per_byte)
+    : hosts_(hosts), links_(links), context_(context), barrier_(barrier), rank_(static_cast<size_t>(odc_rank(context))),
+      host_(hosts.host_of(rank_)), ns_per_byte_(ns_per_byte) {}
+
+void OdcNetwork::reset() {
+    if (hosts_.is_first(rank_)) {
+        links_.reset(host_);
+    }
+}
+
+Crossed OdcNetwork::count() {
+    odc_stats stats{};
+    stats.struct_size = sizeof stats;
+    check(odc_get_stats(context_, &stats));
+    const Crossed more{stats.fetched_bytes - counted_.fetched, stats.sent_bytes - counted_.sent};
+    counted_ = {stats.fetched_bytes, stats.sent_bytes};
+    crossed_.fetched += more.fetched;
+    crossed_.sent += more.sent;
+    return more;
+}
+
+int64_t OdcNetwork::pass(const Crossed &crossed, int64_t since_ns) {
+    int64_t end = since_ns;
+    const auto through = [&](size_t host, LinkDirection direction, double bytes) {
+        const Links::Passage passage = links_.pass(host, direction, since_ns, int64_t(bytes * ns_per_byte_));
+        span(host, direction, passage);
+        end = std::max(end, passage.end_ns);
+    };
+    const auto move = [&](uint64_t bytes, LinkDirection here, LinkDirection there) {
+        if (bytes == 0) {
+            return;
+        }
+        through(host_, here, double(bytes));
+        for (size_t host = 0; host < hosts_.count(); ++host) {
+            if (host != host_) {
+                through(host, there, double(bytes) / double(hosts_.count() - 1));
+            }
+        }
+    };
+    move(crossed.fetched, LinkDirection::In, LinkDirection::Out);
+    move(crossed.sent, LinkDirection::Out, LinkDirection::In);
+    return end;
+}
+
+// What this rank has not read has been read by others of its host, and is there when it has passed for them. Gradients that
+// the library has sent meanwhile are awaited at the end of the run.
+int64_t OdcNetwork::gathered(size_t layer, int64_t since_ns) {
+    const Crossed more = count();
+    const int64_t end = pass({more.fetched, 0}, since_ns);
+    sent_ns_ = std::max(sent_ns_, pass({0, more.sent}, since_ns));
+    if (more.fetched > 0) {
+        links_.arrive(host_, layer, {more.fetched, end});
+    }
+    const uint64_t foreign = hosts_.foreign(host_) * kParameterBytes;
+    return more.fetched < foreign ? std::max(end, await_arrival(layer, foreign)) : end;
+}
+
+// They account for it when their own calls return, which is now or soon.
+int64_t OdcNetwork::await_arrival(size_t layer, uint64_t bytes) const {
+    const int64_t deadline_ns = now_ns() + kArrivalDeadlineNs;
+    Links::Arrival arrival = links_.arrived(host_, layer);
+    for (; arrival.bytes < bytes; arrival = links_.arrived(host_, layer)) {
+        if (now_ns() > deadline_ns) {
+            throw Exit{1,
+                       fmt::format("rank {} waited {} s for other ranks of its host to account for what they read of "
+                                   "layer {}: {} of {} bytes",
+                                   rank_, kArrivalDeadlineNs / 1'000'000'000, layer, arrival.bytes, bytes)};
+        }
+        usleep(kLookAgainUs);
+    }
+    return arrival.ready_ns;
+}
+
+int64_t OdcNetwork::added(size_t, int64_t since_ns) { return pass(count(), since_ns); }
+
+int64_t OdcNetwork::ended() {
+    auto end = double(std::max(pass(count(), now_ns()), sent_ns_));
+    check(odc_all_reduce(barrier_, &end, 1, ODC_MAX));
+    return int64_t(end);
+}
+
+}  // namespace odc_tool
