@@ -30,7 +30,7 @@ foreign = [numel - sum(slices[host * mates : (host + 1) * mates]) for host in ra
 p, g = 2, 4
 wanted = {
     "flat": sum(mates * microbatches * n * layers * (2 * p + g) for n in foreign) / hosts,
-    "cache": sum(n * layers * (p + mates * microbatches * g) for n in foreign) / hosts,
+    "cache": sum(n * layers * (p + (8 if s["exact"] else 4)) for n in foreign) / hosts,
     "ring": microbatches * (ranks - 1) / ranks * numel * layers * (2 * p + g),
 }
 arms = [(a["between_hosts"], a["schedule"], a["policy"]) for a in j["arms"]]

@@ -202,6 +202,9 @@ void Device::send_gradient(const Step &step) {
     meet(step);
     const int64_t begin_ns = now_ns();
     shards_.scatter_add(step.layer);
+    if (network_.sums() && step.microbatch == steps_.back().microbatch) {
+        shards_.finish(step.layer);
+    }
     added_ns_ = network_.added(static_cast<size_t>(step.layer), begin_ns);
     record(Kind::ScatterAdd, step, begin_ns, now_ns());
 }

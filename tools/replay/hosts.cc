@@ -28,9 +28,11 @@ void check_hosts(int hosts, int ranks) {
     }
 }
 
-EmulatedHosts::EmulatedHosts(int hosts, int ranks, int layers, uint64_t layer_elements, double seconds_per_byte)
+EmulatedHosts::EmulatedHosts(int hosts, int ranks, int layers, uint64_t layer_elements, uint64_t sum_bytes,
+                             double seconds_per_byte)
     : ranks_(static_cast<size_t>(ranks / hosts)), layers_(static_cast<uint64_t>(layers)),
-      layer_elements_(layer_elements), seconds_per_byte_(seconds_per_byte), held_(static_cast<size_t>(hosts)) {
+      layer_elements_(layer_elements), sum_bytes_(sum_bytes), seconds_per_byte_(seconds_per_byte),
+      held_(static_cast<size_t>(hosts)) {
     const auto size = static_cast<uint64_t>(ranks);
     const uint64_t slice = (layer_elements + size - 1) / size;  // the last ones are shorter
     for (size_t host = 0; host < held_.size(); ++host) {
@@ -58,11 +60,14 @@ std::vector<HostTraffic> EmulatedHosts::traffic(Crossing crossing, const Plan &p
         for (size_t rank = to * ranks_; rank < (to + 1) * ranks_; ++rank) {
             microbatches += plan.ranks[rank].size();
         }
-        const uint64_t reads = crossing == Crossing::Flat ? 2 * microbatches : uint64_t{microbatches > 0};
+        const bool flat = crossing == Crossing::Flat;
+        const auto once = uint64_t{microbatches > 0};
+        const uint64_t parameter_bytes = kParameterBytes * (flat ? 2 * microbatches : once);
+        const uint64_t gradient_bytes = flat ? kGradientBytes * microbatches : sum_bytes_ * once;
         for (size_t from = 0; from < count(); ++from) {
             if (from != to) {
-                const auto parameters = double(layers_ * held_[from] * reads * kParameterBytes);
-                const auto gradients = double(layers_ * held_[from] * microbatches * kGradientBytes);
+                const auto parameters = double(layers_ * held_[from] * parameter_bytes);
+                const auto gradients = double(layers_ * held_[from] * gradient_bytes);
                 traffic[to].in += parameters;
                 traffic[from].out += parameters;
                 traffic[to].out += gradients;

@@ -11,12 +11,14 @@
 
 namespace odc_tool {
 
-// How bytes come to other hosts: by ring collectives; read and added by each rank; parameters read once a host and minibatch.
+// How bytes come to other hosts: by ring collectives; read and added by each rank; parameters read once a host and
+// minibatch, and its sums sent once.
 enum class Crossing { Ring, Flat, Cache };
 const char *crossing_name(Crossing crossing);
 
 constexpr uint64_t kParameterBytes = 2;  // of an element: bf16
-constexpr uint64_t kGradientBytes = 4;   // f32
+constexpr uint64_t kGradientBytes = 4;   // f32, as sums are
+constexpr uint64_t kExactSumBytes = 8;
 
 // Bytes over the two links of a host.
 struct HostTraffic {
@@ -29,8 +31,10 @@ void check_hosts(int hosts, int ranks);
 
 class EmulatedHosts {
 public:
-    // `layer_elements`: as run; `seconds_per_byte`: of a link, in the emulated devices' time.
-    EmulatedHosts(int hosts, int ranks, int layers, uint64_t layer_elements, double seconds_per_byte);
+    // `layer_elements`: as run; `sum_bytes`: of a host's sum of an element; `seconds_per_byte`: of a link, in the emulated devices'
+    // time.
+    EmulatedHosts(int hosts, int ranks, int layers, uint64_t layer_elements, uint64_t sum_bytes,
+                  double seconds_per_byte);
 
     size_t count() const { return held_.size(); }
     size_t host_of(size_t rank) const { return rank / ranks_; }
@@ -50,6 +54,7 @@ private:
     size_t ranks_;  // of a host
     uint64_t layers_;
     uint64_t layer_elements_;
+    uint64_t sum_bytes_;
     double seconds_per_byte_;
     std::vector<uint64_t> held_;  // elements of a layer, by host
 };

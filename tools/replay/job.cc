@@ -120,9 +120,11 @@ void ReplayJob::join_hosts(Contexts &contexts) {
         stages.push_back(std::make_unique<Stage>(settings, model, std::move(network), in, barrier));
     };
     add(std::make_unique<RingNetwork>(hosts, rank, ns_per_byte), context);
-    for (odc_context *in : {contexts.flat.get(), contexts.cached.get()}) {
-        add(std::make_unique<OdcNetwork>(hosts, *links, in, barrier, ns_per_byte), in);
-    }
+    const auto add_odc = [&](odc_context *in, Crossing crossing) {
+        add(std::make_unique<OdcNetwork>(hosts, *links, in, barrier, crossing, ns_per_byte), in);
+    };
+    add_odc(contexts.flat.get(), Crossing::Flat);
+    add_odc(contexts.cached.get(), Crossing::Cache);
 }
 
 Stage &ReplayJob::stage_of(const Arm &arm) {

@@ -64,9 +64,9 @@ int64_t RingNetwork::pass(uint64_t bytes, int64_t since_ns) {
 // ---- ODC ----
 
 OdcNetwork::OdcNetwork(const EmulatedHosts &hosts, Links &links, odc_context *context, odc_context *barrier,
-                       double ns_per_byte)
-    : hosts_(hosts), links_(links), context_(context), barrier_(barrier), rank_(static_cast<size_t>(odc_rank(context))),
-      host_(hosts.host_of(rank_)), ns_per_byte_(ns_per_byte) {}
+                       Crossing crossing, double ns_per_byte)
+    : hosts_(hosts), links_(links), context_(context), barrier_(barrier), crossing_(crossing),
+      rank_(static_cast<size_t>(odc_rank(context))), host_(hosts.host_of(rank_)), ns_per_byte_(ns_per_byte) {}
 
 void OdcNetwork::reset() {
     if (hosts_.is_first(rank_)) {
@@ -137,7 +137,14 @@ int64_t OdcNetwork::await_arrival(size_t layer, uint64_t bytes) const {
     return arrival.ready_ns;
 }
 
-int64_t OdcNetwork::added(size_t, int64_t since_ns) { return pass(count(), since_ns); }
+int64_t OdcNetwork::added(size_t, int64_t since_ns) {
+    const int64_t end = pass(count(), since_ns);
+    if (!sums()) {
+        return end;
+    }
+    sent_ns_ = std::max(sent_ns_, end);
+    return since_ns;
+}
 
 int64_t OdcNetwork::ended() {
     auto end = double(std::max(pass(count(), now_ns()), sent_ns_));

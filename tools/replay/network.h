@@ -33,6 +33,8 @@ public:
     // When all that any rank has moved in the run has crossed. Collective, after sync.
     virtual int64_t ended();
 
+    // Whether gradients cross by themselves, in sums of the host, once its ranks have finished with a layer.
+    virtual bool sums() const { return false; }
     const Crossed &crossed() const { return crossed_; }  // of the run, by this rank
     const std::vector<LinkSpan> &spans() const { return spans_; }
 
@@ -73,13 +75,14 @@ private:
 class OdcNetwork : public Network {
 public:
     // `context` has its ranks on the emulated hosts; `barrier` has no shards.
-    OdcNetwork(const EmulatedHosts &hosts, Links &links, odc_context *context, odc_context *barrier,
+    OdcNetwork(const EmulatedHosts &hosts, Links &links, odc_context *context, odc_context *barrier, Crossing crossing,
                double ns_per_byte);
 
     void reset() override;
     int64_t gathered(size_t layer, int64_t since_ns) override;
     int64_t added(size_t layer, int64_t since_ns) override;
     int64_t ended() override;
+    bool sums() const override { return crossing_ == Crossing::Cache; }
 
 private:
     int64_t origin(int64_t now_ns) override { return links_.begin(now_ns); }
@@ -92,6 +95,7 @@ private:
     Links &links_;
     odc_context *context_;
     odc_context *barrier_;
+    Crossing crossing_;
     size_t rank_;
     size_t host_;
     double ns_per_byte_;

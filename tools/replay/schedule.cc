@@ -239,6 +239,7 @@ Workload make_workload(const ReplaySettings &settings, const Model &model, const
         const uint64_t elements = scaled_layer(model, settings.scale);
         const double of_model = double(model.layer_elements) / double(elements);
         workload.hosts.emplace(settings.hosts, planner.ranks(), model.layers, elements,
+                               settings.sum == ODC_SUM_EXACT ? kExactSumBytes : kGradientBytes,
                                8 * of_model / settings.bandwidth);
     }
     double cost = 0;

@@ -137,6 +137,8 @@ void ModelShards::scatter_add(int layer) {
     check(odc_scatter_add(layers_[static_cast<size_t>(layer)].shard, full.data(), full.size(), nullptr));
 }
 
+void ModelShards::finish(int layer) { check(odc_finish(layers_[static_cast<size_t>(layer)].shard, nullptr)); }
+
 void ModelShards::start_gather(int layer, size_t buffer) {
     std::vector<uint16_t> &full = full_parameters_[buffer];
     check(odc_gather_start(layers_[static_cast<size_t>(layer)].shard, full.data(), full.size(), nullptr, &gather_));

@@ -26,6 +26,8 @@ public:
     void make_gradient(uint32_t gradient);
     // Adds the gradient that make_gradient wrote last.
     void scatter_add(int layer);
+    // This rank adds nothing more to it in the minibatch.
+    void finish(int layer);
     // Started and waited for: one gather and one addition may be pending, and are completed before the next one starts.
     void start_gather(int layer, size_t buffer);
     void end_gather(int layer, size_t buffer);

@@ -103,7 +103,7 @@ private:
         if (links_ > 0) {
             panels_.push_back({kOdcLbMini, "ODC, LB-Mini", "each rank reads and adds for itself"});
             panels_.push_back(
-                {workload.arms.back(), "ODC, LB-Mini, node cache", "a host reads parameters once a minibatch"});
+                {workload.arms.back(), "ODC, LB-Mini, node cache", "a host reads parameters and sends sums once a minibatch"});
             return;
         }
         if (settings.claim > 0) {
