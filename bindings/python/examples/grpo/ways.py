@@ -39,8 +39,6 @@ class AheadLearner(Learner):
 class ClaimingLearner(Learner):
     """Ranks claim prompts and answers one by one; any rank may run any answer, so all get all."""
 
-    _ITEM = 3  # longest answers that fit a microbatch, which is what a rank claims
-
     def prompts_of_rank(self, prompts: Sequence[Sequence[int]]) -> Iterable[int]:
         order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
         while (item := self.context.claim(len(order))) is not None:
@@ -53,7 +51,7 @@ class ClaimingLearner(Learner):
         return made
 
     def budget(self, lengths: torch.Tensor) -> int:
-        return self._ITEM * int(lengths.max())
+        return int(lengths.max())  # of a microbatch, which is what a rank claims
 
     def wanted(self, sampler: MinibatchSampler) -> list[list[int]]:
         return [list(range(sampler.samples))] * self.size
