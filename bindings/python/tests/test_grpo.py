@@ -82,7 +82,7 @@ def test_the_arms_have_the_same_rewards_on_any_number_of_ranks(tmp_path: Path) -
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_updates_on_emulated_devices(tmp_path: Path, ranks: int) -> None:
     """Their ideal is that of the plan of each arm, by the cost model; the machine may be too busy to reach it."""
-    options = ["--rollouts", "3", "--prompts", "8", "--warm-up", "60", "--emulate", "0.4"]
+    options = ["--rollouts", "2", "--prompts", "8", "--warm-up", "60", "--emulate", "0.3"]
     ended, summary = run(tmp_path, ranks, *options)
     assert ended.returncode == 0, ended.stderr
     arms = summary["arms"]
