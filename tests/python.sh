@@ -11,7 +11,7 @@ case ${1-} in
 '')
     bash tests/venv.sh checks pictures
     # Without torch, or packages that build on it, their tests are skipped with the reason.
-    bash tests/venv.sh torch libraries torchtitan || [ $? -eq 77 ]
+    bash tests/venv.sh torch libraries torchtitan verl || [ $? -eq 77 ]
     ;;
 quick)
     bash tests/venv.sh checks
@@ -21,7 +21,7 @@ quick)
 *)
     bash tests/venv.sh checks pictures
     if (cd bindings/python && grep -q torch "${@%%::*}"); then
-        bash tests/venv.sh torch libraries torchtitan || [ $? -eq 77 ]
+        bash tests/venv.sh torch libraries torchtitan verl || [ $? -eq 77 ]
     fi
     cd bindings/python
     exec "$bin/pytest" -rfEs "$@"

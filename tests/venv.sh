@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Makes the virtual environment build/python, if it does not exist, with the package libodc of this tree, and installs what is
-# named: `venv.sh [checks] [torch] [pictures] [libraries] [torchtitan]`; or, without the package, `venv.sh disassembler` (of GPU
+# named: `venv.sh [checks] [torch] [pictures] [libraries] [torchtitan] [verl]`; or, without the package, `venv.sh disassembler` (of GPU
 # code), `venv.sh nvml` (NVML's header), or `venv.sh scipy` (for perf/compare.sh). Exits with 77 and the reason where that is
 # impossible.
 set -eu
@@ -41,8 +41,11 @@ for what in "$@"; do
         install tyro==1.0.17 einops==0.8.2 tensorboard==2.21.0 torchdata==0.11.0
         $venv/bin/python -c 'import triton' 2>/dev/null || install triton==3.7.1 # 200 MB; torch for CPU comes without
         install --no-deps torchtitan==0.3.0 spmd_types==0.2.3 torch_checkpointing==0.1.1 ;;
+    verl) # after libraries; without Ray and the older transformers and TRL that it asks for, which its engine does not call
+        install --no-deps verl==0.9.1 tensordict==0.10.0 pyvers==0.2.3 orjson==3.13.0 cloudpickle==3.1.3 hydra-core==1.3.8 \
+            omegaconf==2.4.0 antlr4-python3-runtime==4.9.3 codetiming==1.4.0 ;;
     *)
-        echo "usage: $0 [checks] [torch] [pictures] [libraries] [torchtitan] | disassembler | nvml | scipy" >&2
+        echo "usage: $0 [checks] [torch] [pictures] [libraries] [torchtitan] [verl] | disassembler | nvml | scipy" >&2
         exit 2
         ;;
     esac

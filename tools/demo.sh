@@ -6,7 +6,8 @@
 # pictures, and numbers, are in report/.
 #
 # usage: tools/demo.sh [grpo] [--quick]
-#   grpo      reinforcement learning of a small decoder instead: bindings/python/examples/grpo/grpo.py
+#   grpo      reinforcement learning of a small decoder instead: bindings/python/examples/grpo/grpo.py, with real compute and with
+#             its updates on emulated devices
 #   --quick   a quarter of the minibatches: the first table after a minute of training
 set -eu
 cd "$(dirname "$0")/.."
@@ -14,12 +15,14 @@ cd "$(dirname "$0")/.."
 compute=()
 emulated=()
 grpo=()
+updates=(--rollouts 8)
 case $* in
 '' | grpo) ;;
 --quick | 'grpo --quick')
     compute=(--rounds 2)
     emulated=(--minibatches 3 --seconds 45)
     grpo=(--rollouts 10)
+    updates=(--rollouts 3)
     ;;
 *)
     sed -n '/^# usage:/,/^set/s/^# \{0,1\}//p' "$0" >&2
@@ -47,7 +50,8 @@ run() {
 }
 if [ "${1-}" = grpo ]; then
     start "$ranks" grpo bindings/python/examples/grpo/grpo.py "${grpo[@]}"
-    printf '\nSee report/grpo/index.html; the numbers are in summary.json beside it.\n'
+    start 8 grpo-emulated bindings/python/examples/grpo/grpo.py --emulate 1.5 "${updates[@]}"
+    printf '\nSee report/grpo/index.html and report/grpo-emulated/index.html; the numbers are in summary.json beside them.\n'
     exit
 fi
 run "$ranks" compute "${compute[@]}"

@@ -67,6 +67,9 @@ TRAINED: dict[str, list[str]] = {
     "Accelerate 1.15's loop with its FSDP2 plugin, and around `fully_shard`; tied weights; bf16, fp16, float8": [
         "test_fsdp2_accelerate.py"
     ],
+    "a script under `accelerate launch`: several epochs, uneven last batches, evaluation, resumption": [
+        "test_fsdp2_launched.py"
+    ],
     "transformers' `Trainer`, TRL 1.16's SFT, DPO, KTO, reward, GRPO and RLOO, PEFT 0.21's LoRA, with Accelerate's "
     "plugin; tied weights": [
         f"test_fsdp2_trainers.py::{name}"
@@ -77,6 +80,8 @@ TRAINED: dict[str, list[str]] = {
             "test_uneven_counts",
             "test_callbacks_come_after_clipping",
             "test_adapters",
+            "test_thirty_steps",
+            "test_mixed_precision",
         )
     ],
     "`Trainer` and TRL's trainers on models from transformers' `DistributedConfig`; tied weights": [
@@ -84,6 +89,9 @@ TRAINED: dict[str, list[str]] = {
     ],
     "torchtitan 0.3's `Trainer` with a small Llama, changed as MIGRATING.md says, and its chunked loss; equal to plain "
     "FSDP2 but for rounding": ["test_fsdp2_torchtitan.py::test_the_trainer"],
+    "verl 0.9's FSDP engine, changed as MIGRATING.md says: an actor's update with dynamic batches, also of LoRA": [
+        "test_fsdp2_verl.py::test_the_actor_update"
+    ],
 }
 REFUSED: dict[str, list[str]] = {
     "HSDP, `replicate()`: shard over all ranks": [_REFUSALS, "test_fsdp2_misuse.py::test_replicate_is_refused"],
@@ -97,8 +105,8 @@ REFUSED: dict[str, list[str]] = {
     ],
 }
 NOT_YET_RUN = [
-    "parameters on a GPU: seven tests of `tests/test_fsdp2_cuda.py` for which [one GPU](gpu.md) left no time; verl",
-    "torchtitan's other models and parallelisms",
+    "parameters on a GPU: seven tests of `tests/test_fsdp2_cuda.py` for which [one GPU](gpu.md) left no time",
+    "torchtitan's other models and parallelisms; verl's workers, rollouts and packed sequences",
     "torch 2.10 to 2.12 and 2.14 (by hand 2.15.0 was run, and 2.9.1, which equals its own plain FSDP2)",
 ]
 

@@ -119,11 +119,19 @@ def float8_cases() -> list[Case]:
     return [Case(float8_accelerator, apart=1e-3)]
 
 
+def with_adapters(model: Any) -> Any:
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    torch.manual_seed(0)
+    lora = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights="gaussian")
+    return peft.get_peft_model(model, lora)
+
+
 def cases() -> list[Case]:
     each = accelerate.utils.GradientAccumulationPlugin(num_steps=2, sync_each_batch=True)
     return [
         Case(),
         Case(kind="llama"),
+        Case(shard=with_adapters),
         Case(lambda: accelerator_with("no_wrap", gradient_accumulation_steps=2), shard=sharded_by_hand),
         Case(lambda: accelerator_with(gradient_accumulation_plugin=each), apart=1e-5),  # added in another order
         Case(lambda: accelerator_with(plugin={"activation_checkpointing": True}, gradient_accumulation_steps=2)),

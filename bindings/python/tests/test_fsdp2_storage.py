@@ -418,3 +418,31 @@ def views(rank: int, size: int) -> None:
 @pytest.mark.parametrize("size", [1, 3])
 def test_gradients_are_views_until_the_step(size: int) -> None:
     run_torch_ranks(size, views)
+
+
+def kept_gradients(rank: int, size: int) -> None:
+    """What docs/fsdp2.md says of a .grad that somebody keeps: it shows the sums of each minibatch, and what they are
+    when the job ends, while the parameters' own .grad is a copy."""
+    model = Case().sharded(mesh_of(size))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with attach(model, optimizer, timeout=LIMIT, gradients="view") as job:
+        for number in range(2):
+            run_microbatches(Case(), model, 0, (1,) * size)
+            job.sync_gradients(divisor=2.0)
+            if number == 0:
+                kept = {name: one.grad.to_local() for name, one in model.named_parameters()}
+                first = {name: one.clone() for name, one in kept.items()}
+            assert same(kept, first)
+            if number == 0:
+                optimizer.step()
+                assert not any(one.any() for one in kept.values())
+                dist.barrier()  # others have not added yet
+    own = locals_of({name: one.grad for name, one in model.named_parameters()})
+    assert same(own, first) and same(kept, first)
+    for one in own.values():
+        one.zero_()
+    assert same(kept, first)
+
+
+def test_kept_gradients_go_on_showing_the_sums() -> None:
+    run_torch_ranks(2, kept_gradients)  # of two ranks the order of additions does not matter

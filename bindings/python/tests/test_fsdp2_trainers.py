@@ -169,6 +169,55 @@ def test_trainers_with_the_plugin(tmp_path: Path) -> None:
     run_torch_ranks(2, train_with_the_plugin, tmp_path, seconds=LIMIT)
 
 
+def train_long(rank: int, size: int, folder: Path, maker: Callable[[Options], tuple[type, Options]]) -> None:
+    """30 steps in several epochs, whose last batches are fewer than a step's and, of Trainer and SFT, repeat samples;
+    clipped, with a decaying rate of learning; evaluated where there is something to evaluate with."""
+    be_launched(rank, size)
+    trained = []
+    for over in (None, mixin()):
+        with new_process("plugin"), no_warnings():
+            options = {"output_dir": str(folder / "out"), "max_steps": 30, "max_grad_norm": 0.5, **PLUGIN}
+            if maker is not grpo:  # its batches are groups of answers
+                options |= {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 4}
+            if maker is plain_trainer:
+                options |= {"eval_strategy": "epoch"}
+            trainer = made(maker, over, load(folder / "qwen2"), options)
+            trainer.train()
+            trained.append(trainer)
+    plain, over_odc = ([line for line in one.state.log_history if "loss" in line] for one in trained)
+    assert len(plain) == 30 and plain[-1]["epoch"] > 1
+    assert any(line["grad_norm"] > 0.5 for line in plain)
+    assert [line["loss"] for line in over_odc] == pytest.approx([line["loss"] for line in plain], rel=1e-6)
+    assert_same(*trained)
+    evaluations = [[line["eval_loss"] for line in one.state.log_history if "eval_loss" in line] for one in trained]
+    assert evaluations[0] == evaluations[1] and (maker is not plain_trainer or len(evaluations[0]) > 3)
+
+
+@pytest.mark.parametrize("maker", [plain_trainer, sft, grpo])
+def test_thirty_steps(tmp_path: Path, maker: Callable[[Options], tuple[type, Options]]) -> None:
+    save_models(tmp_path)
+    run_torch_ranks(2, train_long, tmp_path, maker, seconds=LIMIT)
+
+
+def train_in_bf16(rank: int, size: int, folder: Path) -> None:
+    """FSDP2 over gloo adds gradients in bf16, and ODC in f32."""
+    be_launched(rank, size)
+    trained = []
+    for over in (None, mixin()):
+        with new_process("plugin"), no_warnings():
+            options = {"output_dir": str(folder / "out"), "bf16": True, **PLUGIN}
+            trainer = made(plain_trainer, over, load(folder / "qwen2"), options)
+            trainer.train()
+            trained.append([line["loss"] for line in trainer.state.log_history if "loss" in line])
+            assert trainer.accelerator.mixed_precision == "bf16"
+    assert trained[1] == pytest.approx(trained[0], rel=1e-2)
+
+
+def test_mixed_precision(tmp_path: Path) -> None:
+    save_models(tmp_path)
+    run_torch_ranks(2, train_in_bf16, tmp_path, seconds=LIMIT)
+
+
 def train_in_step(rank: int, size: int, folder: Path) -> None:
     """Losses that are collective, with the mixin but for its compute_loss."""
     bare = mixin()
@@ -289,15 +338,16 @@ def train_adapters(rank: int, size: int, folder: Path) -> None:
             model = load(folder / "qwen2")
             torch.manual_seed(0)
             options: Options = {}
-            if maker is sft:
-                options["peft_config"] = lora
-            else:
+            if maker is plain_trainer:
                 model = peft.get_peft_model(model, lora)
+            else:
+                options["peft_config"] = lora
             trainer = made(maker, over, model, {"output_dir": str(folder / "out"), **PLUGIN}, **options)
             trainer.train()
             return trainer
 
-    for maker in (plain_trainer, sft):
+    for maker in (plain_trainer, sft, grpo):
+        print(maker.__name__)  # shown where the next line fails
         assert_same(trained(maker, mixin()), trained(maker, None))
 
     with new_process("loaded"):

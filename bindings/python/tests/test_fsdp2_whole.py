@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parameters kept whole for a while, as for generating; a reference that is refreshed from its policy."""
 
+import re
 from functools import partial
 from typing import Any
 
@@ -112,6 +113,64 @@ def raising(rank: int, size: int) -> None:
 
 def test_the_parameters_are_sharded_again_after_an_exception() -> None:
     run_torch_ranks(2, raising)
+
+
+def nested(rank: int, size: int) -> None:
+    """The inner block's end changes nothing for the outer one, where generation may call parts of modules."""
+    case = Case()
+    model, reference = case.sharded(mesh_of(size)), case.sharded(mesh_of(size))
+    optimizer, x = adamw(model), sample(70, 0, 0)
+    with attach(model, optimizer, timeout=LIMIT) as job, attach(reference, timeout=LIMIT) as read_only:
+        with job.unsharded(), torch.no_grad():
+            before = gathers(job)
+            with read_only.unsharded(), job.unsharded():
+                expected = model(x)
+            assert not any(isinstance(one, DTensor) for one in model.parameters())
+            assert all(isinstance(one, DTensor) for one in reference.parameters())
+            with pytest.raises(KeyError), job.unsharded():
+                raise KeyError("out of answers")
+            assert torch.equal(model(x), expected) and gathers(job) == before
+            assert not any(isinstance(one, DTensor) for one in model.parameters())
+        assert all(isinstance(one, DTensor) for one in model.parameters())
+        square_loss(model, sample(0, rank, 0), 1.0)
+        job.sync_gradients(divisor=1.0)
+        optimizer.step()
+
+
+def test_a_block_inside_another_changes_nothing() -> None:
+    run_torch_ranks(2, nested)
+
+
+def only_forwards(rank: int, size: int) -> None:
+    """What would shard the parameters again in the block is refused there, and goes on after it."""
+    case = Case()
+    model, reference = case.sharded(mesh_of(size)), case.sharded(mesh_of(size))
+    optimizer, x = adamw(model), sample(70, 0, 0)
+    with attach(model, optimizer, timeout=LIMIT) as job, attach(reference, timeout=LIMIT) as read_only:
+        with job.unsharded():
+            for name, call in (
+                ("sync_gradients()", job.sync_gradients),
+                ("a step", optimizer.step),
+                ("publish()", job.publish),
+                ("publish() by editing()", lambda: job.editing().__enter__()),
+                ("refresh_from()", lambda: read_only.refresh_from(job)),
+                ("refresh_from()", lambda: job.refresh_from(read_only)),
+                ("close()", job.close),
+            ):
+                with pytest.raises(libodc.PhaseError, match=f"^{re.escape(name)} within unsharded"):
+                    call()
+                assert not any(isinstance(one, DTensor) for one in model.parameters()), name
+            with pytest.raises(libodc.PhaseError, match=r"^a backward within unsharded"):
+                square_loss(model, x, 1.0)
+        assert job.sync_gradients(valid=False).discarded
+        square_loss(model, x, 1.0)
+        job.sync_gradients(divisor=1.0)
+        optimizer.step()
+        read_only.refresh_from(job)
+
+
+def test_a_block_is_for_forwards_only() -> None:
+    run_torch_ranks(2, only_forwards)
 
 
 def refreshing(rank: int, size: int) -> None:

@@ -5,6 +5,7 @@ import multiprocessing
 import random
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,60 @@ def waiting(rank: int, size: int, job: str, fetched: Any) -> None:
 
 def test_only_what_is_wanted_moves_and_only_its_makers_are_waited_for() -> None:
     run_ranks(3, waiting, multiprocessing.Semaphore(0))
+
+
+def writing(rank: int, size: int, job: str) -> None:
+    """What is written into a fetched sample, or into what the pool was made of, is in no other fetch on any rank."""
+    fields = {"tokens": torch.int64}
+    with libodc.init(rank=rank, size=size, job=job, timeout=30) as context:
+        context.publish()
+        mine = {rank: {"tokens": torch.full((3,), 10 + rank)}}
+        pool = Pool(context, mine, fields)
+        mine[rank]["tokens"].fill_(-1)
+        for _ in range(2):
+            for sample in pool.fetch([[0, 1], [0, 1]]).values():
+                sample["tokens"].fill_(-2)
+        found = pool.fetch([[0, 1], [0, 1]])
+        assert [found[i]["tokens"].tolist() for i in range(2)] == [[10] * 3, [11] * 3]
+        assert mine[rank]["tokens"].tolist() == [-1] * 3
+        context.sync()
+
+
+def test_each_fetch_gives_tensors_of_its_own() -> None:
+    run_ranks(2, writing)
+
+
+def between_sync_and_step(rank: int, size: int) -> None:
+    """A pool there would publish: it is refused, and clipping and the step go on. After a step that is skipped, with
+    gradients cleared, it is none, whoever runs a forward before."""
+    torch.manual_seed(0)
+    model = fully_shard(nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    one, fields, x = {rank: {"tokens": torch.arange(2)}}, {"tokens": torch.int64}, torch.ones(1, 4)
+    with libodc.torch.fsdp2.attach(model, optimizer, timeout=30) as job:
+        pool = Pool(job, one, fields)
+        for number in range(3):
+            model(x).sum().backward()
+            job.sync_gradients(divisor=1.0)
+            for call in (partial(Pool, job, one, fields), partial(pool.fetch, [[0], [1]])):
+                with pytest.raises(libodc.PhaseError, match=r"^a Pool between sync_gradients\(\) and optimizer\.step"):
+                    call()
+            assert job.clip_grad_norm_(1.0) > 0
+            if number != 1:
+                optimizer.step()
+            optimizer.zero_grad()
+            if number == 1 and rank == 0:
+                model(x)
+            pool = Pool(job, one, fields)
+            assert len(pool) == size and pool.fetch([[1], [0]]).keys() == {1 - rank}
+        with job.editing(), pytest.raises(libodc.PhaseError, match=r"^a Pool within editing"):
+            Pool(job, one, fields)
+    with pytest.raises(libodc.PhaseError, match=r"^a Pool: this job has been closed"):
+        Pool(job, one, fields)
+
+
+def test_a_pool_between_sync_and_step_is_refused() -> None:
+    run_torch_ranks(2, between_sync_and_step)
 
 
 def refusing(rank: int, size: int, job: str) -> None:

@@ -143,6 +143,26 @@ def test_planned_microbatches_come_first() -> None:
         sampler_of(0, 1, tail=2)
 
 
+def told_by_rank(rank: int, size: int, job: str) -> None:
+    """What samples_by_rank() tells is not what claims() gives."""
+    with libodc.init(rank=rank, size=size, job=job, timeout=60) as context:
+        context.register("w", 3)
+        sampler = sampler_of(rank, size)
+        sampler.samples_by_rank()
+        for claims in (sampler.claims, sampler.loader(range(len(LENGTHS)), collate_fn=list).claims):
+            with pytest.raises(ValueError, match=r"samples_by_rank\(\) was asked for epoch 0: .* any rank may get any"):
+                claims(context)
+        assert len(list(sampler)) == 4  # iterating gives them
+        sampler.samples_by_rank()
+        sampler.set_epoch(1)
+        ran = take(sampler, context, 0.001)
+        assert len(ran) == 4
+
+
+def test_samples_by_rank_are_not_those_of_claims() -> None:
+    run_ranks(2, told_by_rank)
+
+
 def take(sampler: MinibatchSampler, context: libodc.Context, delay: float, repeat: Any = None) -> list[Any]:
     ran: list[list[Any]] = []
     for microbatches in sampler.claims(context, repeat=repeat):

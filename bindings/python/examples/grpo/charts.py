@@ -10,6 +10,7 @@ from learner import PHASES, Record
 from pictures import Pictures, pyplot
 from report import Outcome
 from settings import Settings
+from update import Update
 
 from libodc.recording import Event, RankTrace
 from libodc.timeline import Panel, draw_schedules, idle_share
@@ -44,6 +45,20 @@ class Charts(Pictures):
         self._legend(axes, columns=4)
         self._save(figure, "phases", "Where the time goes; the exchange includes the wait for all ranks' answers.")
 
+    def updates(self, updates: Mapping[str, Update]) -> None:
+        """Seconds, and what of them is the ideal."""
+        figure, axes = pyplot.subplots(figsize=(10, 1.6 + 0.5 * len(updates)))
+        for place, one in enumerate(updates.values()):
+            names = ("ideal", "beyond it") if place == 0 else (None, None)
+            axes.barh(place, one.ideal_seconds, 0.6, color=_COLOURS[1], label=names[0])
+            axes.barh(place, one.seconds - one.ideal_seconds, 0.6, one.ideal_seconds, color=_COLOURS[2], label=names[1])
+            axes.text(0.01 * one.seconds, place, f"{one.reached:.1%} reached, {1 - one.busy:.0%} idle", va="center")
+        axes.set_yticks(range(len(updates)), list(updates))
+        axes.invert_yaxis()
+        axes.set_xlabel("seconds of the update, all rollouts but the first")
+        self._legend(axes, columns=2)
+        self._save(figure, "updates", "The update on emulated devices, and each arm's own ideal.")
+
     def timeline(self, outcomes: Mapping[str, Outcome]) -> None:
         """Of the rollout whose length in the last arm is the median."""
         *_, last = outcomes.values()
@@ -63,7 +78,7 @@ class Charts(Pictures):
             waiting="exchange and sync: waiting, moving answers",
             rest="gathers for the rollout, optimizer",
         )
-        self._captions[name] = "One rollout in every arm. FSDP2's waits in its collectives are inside its spans."
+        self._captions[name] = "One rollout in every arm. With real compute collectives' waits are inside the spans."
 
 
 def _trace(rank: int, record: Record) -> RankTrace:
@@ -81,9 +96,18 @@ def _ns(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-def draw(settings: Settings, ranks: int, outcomes: Mapping[str, Outcome], tables: Sequence[str]) -> None:
+def draw(
+    settings: Settings,
+    ranks: int,
+    outcomes: Mapping[str, Outcome],
+    updates: Mapping[str, Update],
+    tables: Sequence[str],
+) -> None:
+    """`updates`: on emulated devices; empty: there are none."""
     charts = Charts(settings.report, f"GRPO on sorting digits, {ranks} rank{'s' if ranks > 1 else ''}")
     charts.rewards(outcomes)
     charts.phases(outcomes)
+    if updates:
+        charts.updates(updates)
     charts.timeline(outcomes)
     charts.write_page(tables)

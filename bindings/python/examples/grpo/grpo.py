@@ -9,13 +9,19 @@ Groups whose rewards are all equal are dropped. The log-probabilities of the pol
 Then each answer moves to the rank that trains on it, in several minibatches, each with one divisor: its tokens on all
 ranks. The arms:
 
-    fsdp2-equal  FSDP2 over gloo; equally many passes on each rank, so some are over nothing
-    odc-equal    ODC, as many answers on each rank
-    odc-free     ODC, answers by LB-Mini: as many as balance
-    odc-claims   ODC, prompts and answers claimed by whoever is done first
+    fsdp2-equal       FSDP2 over gloo; equally many passes on each rank, so some are over nothing
+    collective-equal  the same schedule over libodc's shared memory
+    odc-equal         ODC, as many answers on each rank
+    odc-free          ODC, answers by LB-Mini: as many as balance
+    odc-ahead         ODC, all minibatches of a rollout planned together (other answers in each: other rewards)
+    odc-claims        ODC, prompts and answers claimed by whoever is done first
 
-It prints two tables and a verdict, and writes --report: index.html with pictures, and summary.json. The ODC arms must
-have the same rewards and end with the same parameters, bit by bit, whatever the number of ranks.
+With --emulate the blocks of the updates are padded by sleep to the time of a 7B model's, for more ranks than cores:
+
+    odc run -n 8 python grpo.py --emulate 1.5 --rollouts 8
+
+It prints tables and a verdict, and writes --report: index.html with pictures, and summary.json. The ODC arms but
+odc-ahead must have the same rewards and end with the same parameters, bit by bit, whatever the number of ranks.
 """
 
 from __future__ import annotations

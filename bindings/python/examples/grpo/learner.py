@@ -15,9 +15,12 @@ import policy
 import sorting
 import torch
 from decoder import Decoder, Packed
+from devices import cost_of, device_of, planning
+from emulation import pad
 from generate import answers
 from schedule import WAIT_SECONDS
 from settings import Settings
+from stopwatch import Slot
 from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -49,7 +52,8 @@ class Record:
     """One rollout on one rank. `marks`: the beginnings of the PHASES and the end of the last, by time.monotonic;
     `spans`: name, begin and end of what computes; `waits`: of the exchange and the syncs. `waited`: seconds, in
     publishes and syncs of the policy; `reference_waited`: of the reference, in all rollouts so far. `padding`: passes
-    over nothing, so that collectives match. `most_off`: by how much the ratio of new to old probabilities differed from
+    over nothing, so that collectives match. `computed`: by minibatch, the seconds of each answer on an emulated device,
+    and `slots`, of which they are the sums. `most_off`: by how much the ratio of new to old probabilities differed from
     1 before the first step."""
 
     reward: float = 0.0
@@ -65,6 +69,8 @@ class Record:
     marks: list[float] = field(default_factory=list)
     spans: list[tuple[str, float, float]] = field(default_factory=list)
     waits: list[tuple[float, float]] = field(default_factory=list)
+    computed: list[list[float]] = field(default_factory=list)
+    slots: list[Slot] = field(default_factory=list)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -102,11 +108,15 @@ class Learner:
     many answers as balances the tokens, with LB-Micro as many as the others."""
 
     plan = "lb-mini"
+    in_step = False  # no rank waits for another between passes
 
     def __init__(self, settings: Settings, context: libodc.Context, mesh: DeviceMesh, base: Decoder) -> None:
         self.settings, self.context, self.rank, self.size = settings, context, context.rank, context.size
         self.policy, self.reference = (policy.made(settings, mesh, base) for _ in range(2))
         self.optimizer = torch.optim.AdamW(self.policy.parameters(), lr=settings.rate)
+        self.device = device_of(settings)
+        if settings.emulate > 0:
+            pad(self.policy.blocks, self.device)
         self._attach()
 
     def _attach(self) -> None:
@@ -218,16 +228,24 @@ class Learner:
         return sampler, pool.fetch(self.wanted(sampler))
 
     def sampler(self, number: int, lengths: torch.Tensor, loss_tokens: torch.Tensor) -> MinibatchSampler:
+        scale, cost = planning(self.settings)
+        size = self.settings.minibatch * self.settings.answers
         return MinibatchSampler(
-            lengths=lengths,
+            lengths=lengths * scale,
             loss_tokens=loss_tokens,
-            minibatch_size=self.settings.minibatch * self.settings.answers,
-            max_tokens=self.budget(lengths),
+            minibatch_size=size,
+            max_tokens=self.budget(lengths * scale),
             rank=self.rank,
             num_replicas=self.size,
             policy=self.plan,
+            cost=cost,
             seed=self.settings.seed + number,
+            lookahead=self.lookahead(-(-len(lengths) // size)),
         )
+
+    def lookahead(self, minibatches: int) -> int:
+        """How many of a rollout's minibatches are planned together."""
+        return 1
 
     def budget(self, lengths: torch.Tensor) -> int:
         """Tokens of a microbatch: an answer is a backward of its own, so that bits do not depend on the plan."""
@@ -246,14 +264,28 @@ class Learner:
             if number > 0:
                 totals = Totals()
             count = 0
+            record.computed.append([])
             for index in (index for microbatch in minibatch for index in microbatch):
-                with record.span("update"):
+                with self.computing(data[index], record):
                     self.loss(data[index], totals).backward()  # type: ignore[no-untyped-call]
                 count += 1
             record.trained += count
             self.end_minibatch(1.0 if sampler is None else sampler.token_divisor, count, totals, record)
             if number == 0:
                 record.most_off = totals.most_off
+
+    @contextmanager
+    def computing(self, sample: Sample, record: Record) -> Iterator[None]:
+        """The update by one answer, on the emulated device if there is one."""
+        device, begin = self.device, time.monotonic()
+        slots, computed = len(device.slots), device.computed
+        device.start_microbatch(cost_of(len(sample["tokens"])))
+        yield
+        device.start_microbatch(0)
+        record.computed[-1].append(device.computed - computed)
+        record.slots += device.slots[slots:]
+        spans = [(slot.begin, slot.end) for slot in device.slots[slots:]] or [(begin, time.monotonic())]
+        record.spans += [("update", *span) for span in spans]
 
     def minibatches(self, sampler: MinibatchSampler) -> Iterable[Iterable[list[int]]]:
         return sampler

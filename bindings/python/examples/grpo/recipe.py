@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import sys
 import time
 from typing import Any
@@ -13,6 +15,7 @@ from experiment import ExperimentError
 from group import process_group
 from job import join
 from learner import Record
+from load import MachineLoad
 from progress import LiveLine
 from report import Outcome, difference, report
 from settings import Settings
@@ -57,7 +60,7 @@ def _check(settings: Settings, ranks: int) -> None:
 
 
 def _compare(settings: Settings, context: libodc.Context, mesh: DeviceMesh) -> None:
-    line = LiveLine()
+    line, load, before_all = LiveLine(), MachineLoad(), sum(os.times()[:4])
 
     def show(text: str) -> None:
         if context.rank == 0:
@@ -84,8 +87,11 @@ def _compare(settings: Settings, context: libodc.Context, mesh: DeviceMesh) -> N
         everyone: list[Any] = [None] * context.size
         distributed.all_gather_object(everyone, records)
         outcomes[arm] = Outcome(everyone, held_out, seconds, digest)
+    own: list[Any] = [None] * context.size
+    distributed.all_gather_object(own, (sum(os.times()[:4]) - before_all, platform.node()))
     if context.rank == 0:
         line.clear()
-        report(settings, context.size, outcomes)
+        others = load.others(sum(seconds for seconds, node in own if node == platform.node()))
+        report(settings, context.size, outcomes, others)
     if (found := difference(outcomes)) is not None:
         raise ExperimentError(found)

@@ -9,9 +9,13 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 
 import torch
+from emulation import WARNING
 from figures import ranks_of, table
 from learner import PHASES, Record
+from load import circumstances, verdict
 from settings import Settings
+from update import NOTES, Update, sentence, together, update_of, update_table
+from ways import ARMS
 
 
 @dataclass(frozen=True)
@@ -68,9 +72,14 @@ class Outcome:
         }
 
 
+def _alike(outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
+    """The ODC arms whose minibatches have the same answers."""
+    return {name: one for name, one in outcomes.items() if name.startswith("odc") and name != "odc-ahead"}
+
+
 def difference(outcomes: Mapping[str, Outcome]) -> str | None:
     """Between the ODC arms, in rewards or parameters; None: they are the same, bit by bit."""
-    ours = {name: one for name, one in outcomes.items() if name.startswith("odc")}
+    ours = _alike(outcomes)
     for name, outcome in ours.items():
         first, wanted = next(iter(ours.items()))
         for number, (a, b) in enumerate(zip(wanted.rewards, outcome.rewards, strict=True)):
@@ -81,40 +90,57 @@ def difference(outcomes: Mapping[str, Outcome]) -> str | None:
     return None
 
 
-def report(settings: Settings, ranks: int, outcomes: Mapping[str, Outcome]) -> None:
+def report(settings: Settings, ranks: int, outcomes: Mapping[str, Outcome], others: float | None) -> None:
+    """`others`: the share of the processors that other programs took."""
+    updates = {
+        name: update_of(one.records, in_step=ARMS[name].in_step)
+        for name, one in outcomes.items()
+        if settings.emulate > 0
+    }
+    words = _verdict(outcomes)
+    if updates:
+        overruns = together(updates)
+        doubt = overruns.doubt("raise --emulate")
+        words = verdict(f"{sentence(updates)}; {words}", others, settings.rollouts - 1, *([doubt] if doubt else []))
     lines = [
+        *([WARNING] if updates else []),
         f"GRPO on sorting digits: {ranks_of(ranks)} of one thread, {settings.rollouts} rollouts of {settings.prompts} "
         f"prompts with {settings.answers} answers each, {settings.minibatch} groups a minibatch, seed {settings.seed}",
         "",
-        *_tables(outcomes),
+        *_tables(outcomes, updates),
         "",
         *_notes(outcomes),
         "",
-        f"verdict: {_verdict(outcomes)}",
+        *([*update_table(updates), "", *NOTES, str(overruns), ""] if updates else []),
+        words if updates else f"verdict: {words}",
     ]
     print("\n".join(lines), flush=True)
     summary = {
         "settings": {**asdict(settings), "report": str(settings.report)},
         "ranks": ranks,
         "torch": torch.__version__,
-        "verdict": _verdict(outcomes),
-        "arms": {name: one.summary() for name, one in outcomes.items()},
+        "verdict": words,
+        **circumstances(others),
+        "arms": {
+            name: one.summary() | ({"update": updates[name].summary()} if name in updates else {})
+            for name, one in outcomes.items()
+        },
     }
     (settings.report / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
     from charts import draw  # imports Matplotlib, on one rank only
 
-    draw(settings, ranks, outcomes, lines)
+    draw(settings, ranks, outcomes, updates, lines)
 
 
-def _tables(outcomes: Mapping[str, Outcome]) -> list[str]:
+def _tables(outcomes: Mapping[str, Outcome], updates: Mapping[str, Update]) -> list[str]:
     header = ("seconds", *PHASES, "end to end", "idle", "waited for reference")
     times = [
         (
             name,
             *(f"{one:.2f}" for one in outcome.phase_seconds),
             f"{outcome.seconds:.2f}",
-            f"{outcome.idle:.1%}",
-            "-" if name.startswith("fsdp2") else f"{fmean(rank[-1].reference_waited for rank in outcome.records):.2f}",
+            "-" if name in updates else f"{outcome.idle:.1%}",  # sleeping for a device is not being idle
+            "-" if ARMS[name].in_step else f"{fmean(rank[-1].reference_waited for rank in outcome.records):.2f}",
         )
         for name, outcome in outcomes.items()
     ]
@@ -155,7 +181,7 @@ def _same_rewards(outcomes: Mapping[str, Outcome]) -> list[str]:
 
 
 def _verdict(outcomes: Mapping[str, Outcome]) -> str:
-    ours = [name for name in outcomes if name.startswith("odc")]
+    ours = list(_alike(outcomes))
     name, last = list(outcomes.items())[-1]
     words = "reward of held-out prompts {:.3f} -> {:.3f}".format(*last.held_out) + f" ({name})"
     if (found := difference(outcomes)) is not None:

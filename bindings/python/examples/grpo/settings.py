@@ -9,12 +9,15 @@ from pathlib import Path
 
 from options import positive  # of the training example
 
-ARMS = ("fsdp2-equal", "odc-equal", "odc-free", "odc-claims")
+ARMS = ("fsdp2-equal", "collective-equal", "odc-equal", "odc-free", "odc-ahead", "odc-claims")
+_REAL = ("fsdp2-equal", "odc-equal", "odc-free", "odc-claims")
+_EMULATED = ("collective-equal", "odc-equal", "odc-free", "odc-ahead", "odc-claims")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """`minibatch`: prompts whose answers are one, before groups without signal are dropped."""
+    """`minibatch`: prompts whose answers are one, before groups without signal are dropped. `emulate`: seconds that an
+    answer of 32 tokens takes on an emulated device; 0: real compute."""
 
     rollouts: int
     prompts: int
@@ -29,6 +32,7 @@ class Settings:
     kl: float
     held_out: int
     seed: int
+    emulate: float
     arms: tuple[str, ...]
     report: Path
 
@@ -57,12 +61,18 @@ def parse_settings(arguments: list[str], description: str) -> Settings:
         ("--kl", 0.01, "weight of the divergence from the reference"),
     ):
         parser.add_argument(name, type=positive, default=default, metavar="X", help=f"{text} (default: %(default)s)")
-    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS), help="(default: all)")
+    emulate = "updates on emulated devices: an answer of 32 tokens takes X seconds (default: real compute)"
+    parser.add_argument("--emulate", type=positive, default=0.0, metavar="X", help=emulate)
+    arms = "(default: {}; with --emulate {})".format(*(", ".join(some) for some in (_REAL, _EMULATED)))
+    parser.add_argument("--arms", nargs="+", choices=ARMS, help=arms)
     parser.add_argument("--report", type=Path, default=Path("report/grpo"), help="directory for pictures and numbers")
     given = parser.parse_args(arguments)
     if given.width % 32 != 0:
         parser.error(f"--width {given.width}: must be a multiple of 32")
-    given.arms = tuple(name for name in ARMS if name in given.arms)
+    if given.emulate > 0 and given.rollouts < 2:
+        parser.error(f"--rollouts {given.rollouts}: with --emulate the first warms up, so two are the least")
+    chosen = given.arms or (_EMULATED if given.emulate > 0 else _REAL)
+    given.arms = tuple(name for name in ARMS if name in chosen)
     return Settings(**vars(given))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compared arms beside GRPO over ODC with free counts: equal counts, claims, and FSDP2's own collectives."""
+"""The compared arms beside GRPO over ODC with free counts: equal counts, lookahead, claims, and collectives."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import policy
 import sorting
 import torch
+from collective import CollectiveJob
 from learner import FIELDS, Learner, Record, Sample, Totals
 from schedule import divide_gradients, fsdp_modules
 from torch import distributed
@@ -26,10 +27,17 @@ class EqualLearner(Learner):
     plan = "lb-micro"
 
 
+class AheadLearner(Learner):
+    """All minibatches of a rollout are planned together; a few answers change places between them."""
+
+    _MOST = 16  # minibatches of a window
+
+    def lookahead(self, minibatches: int) -> int:
+        return min(minibatches, self._MOST)
+
+
 class ClaimingLearner(Learner):
     """Ranks claim prompts and answers one by one; any rank may run any answer, so all get all."""
-
-    _ITEM = 3  # longest answers that fit a microbatch, which is what a rank claims
 
     def prompts_of_rank(self, prompts: Sequence[Sequence[int]]) -> Iterable[int]:
         order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
@@ -43,7 +51,7 @@ class ClaimingLearner(Learner):
         return made
 
     def budget(self, lengths: torch.Tensor) -> int:
-        return self._ITEM * int(lengths.max())
+        return int(lengths.max())  # of a microbatch, which is what a rank claims
 
     def wanted(self, sampler: MinibatchSampler) -> list[list[int]]:
         return [list(range(sampler.samples))] * self.size
@@ -54,11 +62,14 @@ class ClaimingLearner(Learner):
 
 class FsdpLearner(EqualLearner):
     """FSDP2 as it is, over gloo: each layer of each pass is a wait for all, so ranks with fewer answers run passes over
-    nothing, and all answers go to all ranks."""
+    nothing, and all answers go to all ranks. Each runs its longest first, so that long ones meet."""
+
+    in_step = True
 
     def _attach(self) -> None:
         self._nothing = policy.packed_answer([0, 0], sorting.solution([0, 0]))
         self._padding = 0  # passes over nothing in this minibatch
+        self._lengths: list[int] = []  # of the answers, with their prompts
 
     def close(self) -> None:
         pass
@@ -93,12 +104,14 @@ class FsdpLearner(EqualLearner):
             self._padding = 0
             return None, {}
         sizes = {name: torch.tensor([len(one[name]) for one in together.values()]) for name in FIELDS}
+        self._lengths = sizes["tokens"].tolist()
         return self.sampler(number, sizes["tokens"], sizes["old"]), dict(enumerate(together.values()))
 
     def minibatches(self, sampler: MinibatchSampler) -> Iterator[list[list[int]]]:
         for minibatch in sampler:
-            self._padding = self.padding_of(sum(map(len, minibatch)))
-            yield minibatch
+            mine = [index for microbatch in minibatch for index in microbatch]
+            self._padding = self.padding_of(len(mine))
+            yield [sorted(mine, key=lambda index: -self._lengths[index])]
 
     def end_minibatch(self, divisor: float, count: int, totals: Totals, record: Record) -> None:
         with record.span(NOTHING):
@@ -124,9 +137,24 @@ class FsdpLearner(EqualLearner):
         policy.copy_parameters(self.policy, self.reference)
 
 
+class CollectiveLearner(FsdpLearner):
+    """The same schedule, with libodc's shared memory instead of gloo for parameters and gradients."""
+
+    def _attach(self) -> None:
+        super()._attach()
+        both = (("policy", self.policy), ("reference", self.reference))
+        self._jobs = [CollectiveJob(model, f"collective {name}") for name, model in both]
+
+    def close(self) -> None:
+        for job in self._jobs:
+            job.close()
+
+
 ARMS: dict[str, type[Learner]] = {
     "fsdp2-equal": FsdpLearner,
+    "collective-equal": CollectiveLearner,
     "odc-equal": EqualLearner,
     "odc-free": Learner,
+    "odc-ahead": AheadLearner,
     "odc-claims": ClaimingLearner,
 }

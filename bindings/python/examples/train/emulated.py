@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from arms import COLLECTIVE, COLLECTIVE_ROWS, ODC_MICRO, ODC_MINI
-from emulation import WARNING, Device
+from emulation import WARNING, Device, Overruns, overruns
 from experiment import Experiment, Records, check_losses, ideal_cost
 from figures import (
     NOTES,
@@ -26,7 +26,6 @@ from trainer import EmulatedTrainer
 from workload import Workload
 
 _ARMS = (COLLECTIVE, COLLECTIVE_ROWS, ODC_MICRO, ODC_MINI)
-_MOST_OVERRUN = 0.01
 _TITLE = "Emulated devices, not a GPU measurement"
 
 
@@ -39,24 +38,6 @@ class Part:
 
     def __str__(self) -> str:
         return f"{self.per_rank} sample{'s' if self.per_rank > 1 else ''} a rank"
-
-
-@dataclass(frozen=True)
-class Overruns:
-    """The number of slots that real compute exceeded."""
-
-    slots: int
-    longer: int
-
-    @property
-    def share(self) -> float:
-        return self.longer / self.slots
-
-    def __str__(self) -> str:
-        return (
-            f"real compute was longer than {self.longer} of {self.slots} slots, {self.share:.2%} (at most "
-            f"{_MOST_OVERRUN:.0%})"
-        )
 
 
 def run(session: Session) -> None:
@@ -104,8 +85,7 @@ def run(session: Session) -> None:
 
 def _overruns(records: Records, part: Part) -> Overruns:
     ranks = [steps for record in records.values() for steps in record.steps]
-    slots = [slot for steps in ranks for number in part.minibatches for slot in steps[number].slots]
-    return Overruns(len(slots), sum(slot.excess > 0 for slot in slots))
+    return overruns(slot for steps in ranks for number in part.minibatches for slot in steps[number].slots)
 
 
 def _report(
@@ -119,11 +99,8 @@ def _report(
         tables += [str(overrun), ""]
         against = {gain.under: str(gain) for gain in gains if gain.over is ODC_MINI}
         reached.append(f"{against[COLLECTIVE]} and {against[COLLECTIVE_ROWS]} with {part}")
-        if overrun.share > _MOST_OVERRUN:
-            doubts.append(
-                f"with {part} real compute was longer than {overrun.share:.2%} of the slots, more than "
-                f"{_MOST_OVERRUN:.0%} (raise --seconds, leave out short --lengths, or run on a quieter machine)"
-            )
+        if doubt := overrun.doubt("raise --seconds, leave out short --lengths"):
+            doubts.append(f"with {part} {doubt}")
         results.append(
             {
                 "samples_per_rank": part.per_rank,

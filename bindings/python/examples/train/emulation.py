@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -21,6 +21,39 @@ from torch.distributed.fsdp import FSDPModule
 
 WARNING = "EMULATED DEVICES: compute padded by sleep; not a GPU measurement"
 _PR_SET_TIMERSLACK = 29
+_MOST_OVERRUN = 0.01
+
+
+@dataclass(frozen=True)
+class Overruns:
+    """The number of slots that real compute exceeded."""
+
+    slots: int
+    longer: int
+
+    @property
+    def share(self) -> float:
+        return self.longer / max(1, self.slots)
+
+    def doubt(self, remedies: str) -> str | None:
+        """Why the figures are not those of the device; None: they are."""
+        if self.share <= _MOST_OVERRUN:
+            return None
+        return (
+            f"real compute was longer than {self.share:.2%} of the slots, more than {_MOST_OVERRUN:.0%} ({remedies}, "
+            "or run on a quieter machine)"
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"real compute was longer than {self.longer} of {self.slots} slots, {self.share:.2%} (at most "
+            f"{_MOST_OVERRUN:.0%})"
+        )
+
+
+def overruns(slots: Iterable[Slot]) -> Overruns:
+    excess = [slot.excess > 0 for slot in slots]
+    return Overruns(len(excess), sum(excess))
 
 
 @dataclass

@@ -5,7 +5,7 @@ sample moves to the ranks that train on it, without a collective."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -30,11 +30,14 @@ class Pool:
 
     def __init__(self, job: Any, samples: Mapping[int, Sample], fields: Mapping[str, torch.dtype]) -> None:
         """`job`: of libodc.torch.fsdp2.attach, or a Context. All ranks make the pool and fetch from it in the same
-        minibatch of the job; its next sync frees the memory. `samples`: this rank's, none too, by numbers from 0 on,
-        each of which one rank has. `fields`: the names and types of a sample's tensors, the same on all ranks."""
+        minibatch of the job, not between its sync and step; its next sync frees the memory. `samples`: this rank's,
+        none too, by numbers from 0 on, each of which one rank has. `fields`: the names and types of a sample's
+        tensors, the same on all ranks."""
         self._context: Context = job if isinstance(job, Context) else job.context
+        self._before_exchange: Callable[[], None] = _nothing if isinstance(job, Context) else job.before_exchange
         self._fields = dict(sorted(fields.items()))
         self._own = {number: _checked(number, samples[number], self._fields) for number in sorted(samples)}
+        self._before_exchange()
         _made[self._context] = _made.get(self._context, -1) + 1
         self._name = f"libodc.pool.{_made[self._context]}"
         self._fetched = 0
@@ -51,11 +54,13 @@ class Pool:
     def fetch(self, wanted: Sequence[Sequence[int]]) -> dict[int, dict[str, torch.Tensor]]:
         """This rank's samples of `wanted`, by index. `wanted`: by rank, the indices of the samples that it wants, as
         MinibatchSampler.samples_by_rank gives them; the same on all ranks, which all call this. Only these samples
-        move, and a rank waits only for those that made some of its own."""
+        move, and a rank waits only for those that made some of its own. The tensors are new ones, in host memory, also
+        of what this rank has made."""
         size, rank = self._context.size, self._context.rank
         if len(wanted) != size:
             raise ArgumentError(f"wanted has {len(wanted)} lists of samples for {size} ranks; give one for each")
         lists = [self._by_maker(reader, indices) for reader, indices in enumerate(wanted)]
+        self._before_exchange()
         self._fetched += 1
         parcels = {reader: self._parcel(reader, lists[reader]) for reader in range(size)}
         used = {reader: one for reader, one in parcels.items() if one is not None and rank in (one.ranks or ())}
@@ -68,7 +73,7 @@ class Pool:
         begin = 0
         for index in lists[rank]:
             if self._makers[index] == rank:
-                found[index] = dict(self._own[self.numbers[index]])
+                found[index] = {name: one.clone() for name, one in self._own[self.numbers[index]].items()}
                 continue
             found[index] = {}
             for name, dtype in self._fields.items():
@@ -141,6 +146,10 @@ class Pool:
         if parts and (part := shard.slice.parameters) is not None:
             from_dlpack(part).copy_(torch.cat(list(parts)))
         shard.publish()
+
+
+def _nothing() -> None:
+    """Whoever has a Context publishes by itself."""
 
 
 def _gathered(shard: Shard) -> torch.Tensor:

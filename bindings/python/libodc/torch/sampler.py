@@ -186,6 +186,7 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         """What claims() has given this rank since it began, by minibatch."""
         self._position = _Position(0, 0)
         self._begin_at = 0  # the minibatch at which the next iteration begins
+        self._told_by_rank = False  # samples_by_rank() has said what that iteration gives
         self._planned: tuple[Any, list[int], WindowPlan] | None = None  # the last window
         self._ordered: tuple[tuple[int, int], torch.Tensor] | None = None  # the last epoch's samples
         # A wrong policy or cost, or a minibatch that is too small, raises now, not at the end of an epoch.
@@ -214,12 +215,14 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
 
     def samples_by_rank(self) -> list[list[int]]:
         """By rank, the samples of its minibatches of the epoch, from where the next iteration begins: what it needs of
-        data that the ranks have made themselves (Pool.fetch). The same on all ranks."""
+        data that the ranks have made themselves (Pool.fetch). The same on all ranks. It is not what claims() gives:
+        there any rank may get any sample, so each needs all of them."""
         position = _Position(self.epoch, self._begin_at, self._position.window)
         order = self._order(self.epoch)
         numbers = range(self._begin_at, len(self))
         plans = [self._by_rank(position, number, order) for number in numbers]
         ranks = range(self.num_replicas)
+        self._told_by_rank = True
         return [[i for made in plans for microbatch in made[rank] for i in microbatch] for rank in ranks]
 
     def claims(self, job: Any, repeat: Sequence[Sequence[Microbatch]] | None = None) -> Iterator[Iterator[Microbatch]]:
@@ -246,6 +249,11 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
                 f"{context.size} of the job"
             )
         plan([1], 1, **self._planning, speeds=[1.0], tail=self.tail)  # raises for another policy than LB-Mini
+        if self._told_by_rank:
+            raise ValueError(
+                f"samples_by_rank() was asked for epoch {self.epoch}: it tells what each rank gets by iterating, and "
+                "with claims() any rank may get any sample; let each have all, Pool.fetch([range(len(pool))] * ranks)"
+            )
         return context
 
     def _claims(self, context: Context, repeat: Sequence[Sequence[Microbatch]] | None) -> Iterator[Iterator[_Costed]]:
@@ -301,6 +309,7 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         if epoch != self._position.epoch:
             self._position = _Position(_whole("epoch", epoch, 0), 0)
             self._begin_at = 0
+            self._told_by_rank = False
 
     def state_dict(self) -> dict[str, Any]:
         """What load_state_dict needs, in plain integers, booleans and strings. The minibatch that the loop is at counts
@@ -347,6 +356,7 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         self.seed = seed
         self._position = _Position(epoch, delivered, window)
         self._begin_at = delivered
+        self._told_by_rank = False
 
     def _checked_window(self, seed: int, epoch: int, delivered: int, given: Any) -> dict[int, list[int]]:
         if delivered > len(self):
@@ -381,6 +391,7 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         window = self._position.window if self._begin_at == self._position.delivered else {}
         self._position = _Position(self._position.epoch, self._begin_at, window)
         self._begin_at = 0
+        self._told_by_rank = False
         return self._position
 
     def _minibatches(self) -> Iterator[list[Microbatch]]:

@@ -84,6 +84,7 @@ class Job:
         self._to_step: set[int] = set()  # optimizers that have not stepped since the last sync
         self._edited = False  # parameters changed after the publish, before an optimizer's step
         self._editing = False
+        self._whole = False  # within unsharded()
         self._left_over = False  # the last sync's gradients were not cleared before this minibatch's first backward
         self._dropped = False  # the last minibatch was dropped
         self._reduced: Group | None = None  # the last one
@@ -234,17 +235,27 @@ class Job:
     def unsharded(self) -> Iterator[None]:
         """Gathers all parameters, which forwards in the block then use without moving anything: any number of them on
         each rank, as for generating text token by token. Waits for the owners' publishes only. At the end of the block
-        the parameters are sharded again. Needs memory for all of them."""
+        the parameters are sharded again; a block inside another changes nothing. No backward, sync, step or edit
+        belongs into it. Needs memory for all parameters."""
+        if self._whole:
+            yield
+            return
         with torch.no_grad():  # otherwise collectives would be counted from here on
             self.before_gather()
         with kept_unsharded(self._groups):
-            yield
+            self._whole = True
+            try:
+                yield
+            finally:
+                self._whole = False
 
     def refresh_from(self, other: Job) -> None:
         """Collective: copies the parameters of another job's model, as they are now, and publishes them: a reference's
         from its policy's. The models are alike, and on the same ranks."""
         self._check_open("refresh_from()")
         other._check_open("refresh_from(), of the other job")
+        for job in (self, other):
+            job._check_sharded("refresh_from()")
         self._check_no_gradients("refresh_from() would lose them")
         if (other._context.rank, other._context.size) != (self._context.rank, self._context.size):
             raise ArgumentError(
@@ -279,6 +290,7 @@ class Job:
         """Collective: waits for all ranks, so that none ends while others read from it; then removes the hooks."""
         if self._phase is Phase.CLOSED:
             return
+        self._check_sharded("close()")
         if self._any_gradients():
             logger.warning("odc: close(): gradients of this minibatch were not synced and are lost")
         try:
@@ -342,8 +354,22 @@ class Job:
         if torch.is_grad_enabled():  # not in evaluations and other models before it
             self._collectives.begin()
 
+    def before_exchange(self) -> None:
+        """Called by a Pool, which publishes samples in this job's minibatch."""
+        self._check_open("a Pool")
+        self._check_not_editing("a Pool")
+        if self._phase is Phase.PUBLISHED:
+            return
+        if self._holds_unused():
+            raise PhaseError(
+                "a Pool between sync_gradients() and optimizer.step(): its samples would be published before the "
+                "step, and nothing could be reduced for clipping; step first, or clear the gradients to skip the step"
+            )
+        self._publish()  # peers must not wait forever for the parameters
+
     def before_reduce(self, group: Group) -> None:
         self._check_open("a backward")
+        self._check_sharded("a backward")
         self._collectives.notice_threads()
         if not self._optimizers:
             raise PhaseError("a backward through a model that was attached without an optimizer: it is only read")
@@ -509,6 +535,7 @@ class Job:
     def _end_minibatch(self, call: str) -> None:
         """Collective, in any phase of each rank: one may have stepped while another has skipped the step."""
         self._check_not_editing(call)
+        self._check_sharded(call)
         self._reset_groups()
         if self._phase is Phase.SYNCED:
             self._publish()
@@ -538,6 +565,7 @@ class Job:
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
         self._check_not_editing("a step")
+        self._check_sharded("a step")
         if self._phase is Phase.PUBLISHED:
             self._check_no_gradients("call sync_gradients() before optimizer.step()")
             self._edited = self._differing() is not None
@@ -563,6 +591,10 @@ class Job:
         if self._editing:
             raise PhaseError(f"{what} within editing(): end the block first, which publishes the edits")
 
+    def _check_sharded(self, what: str) -> None:
+        if self._whole:
+            raise PhaseError(f"{what} within unsharded(): end the block first, which is for forwards only")
+
     def _check_divisor(self, divisor: float | None, weight: float | None) -> None:
         if divisor is not None and weight is not None:
             raise ArgumentError("give divisor or weight, not both")
@@ -582,6 +614,7 @@ class Job:
 
     def _check_may_sync(self) -> None:
         self._check_open("sync_gradients()")
+        self._check_sharded("sync_gradients()")
         if not self._optimizers:
             raise PhaseError("sync_gradients(): attached without an optimizer, so there are no gradients")
         if self._left_over or (not self._any_gradients() and self._holds_unused()):

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How near the update phase on emulated devices comes to its ideal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+
+from emulation import Overruns, overruns
+from figures import table
+from learner import Record
+from workload import ideal
+
+BAR = 0.95  # the share of its ideal that ODC with free counts must reach
+NOTES = (
+    "update: seconds of all rollouts but the first, which warms up; ideal: the same schedule and plan if nothing but",
+    "its compute, as measured in this run, took time: of ODC in each minibatch the slowest rank's, of collectives the",
+    "sum of each pass's slowest; reached: ideal / update; speedup: of compute done in a second",
+)
+
+
+@dataclass(frozen=True)
+class Update:
+    """Of an arm, over all rollouts but the first. `computed`: seconds of compute, mean over ranks."""
+
+    seconds: float
+    ideal_seconds: float
+    computed: float
+    overruns: Overruns
+
+    @property
+    def reached(self) -> float:
+        return self.ideal_seconds / self.seconds
+
+    @property
+    def busy(self) -> float:
+        """Share of the time."""
+        return self.computed / self.seconds
+
+    def summary(self) -> dict[str, object]:
+        return {**asdict(self), "reached": self.reached, "busy": self.busy}
+
+
+def update_of(records: Sequence[Sequence[Record]], *, in_step: bool) -> Update:
+    """`records[rank]`: of each rollout. `in_step`: all ranks meet between passes."""
+    rollouts = list(zip(*(ranks[1:] for ranks in records), strict=True))
+    minibatches = [one for ranks in rollouts for one in zip(*(record.computed for record in ranks), strict=True)]
+    return Update(
+        sum(max(record.seconds[-1] for record in ranks) for ranks in rollouts),
+        sum(ideal(ranks, in_step=in_step) for ranks in minibatches),
+        fmean(sum(map(sum, (minibatch[rank] for minibatch in minibatches))) for rank in range(len(records))),
+        overruns(slot for ranks in rollouts for record in ranks for slot in record.slots),
+    )
+
+
+def update_table(updates: Mapping[str, Update]) -> list[str]:
+    first = next(iter(updates.values()))
+    rows = [
+        (
+            name,
+            f"{one.seconds:.2f} s",
+            f"{one.ideal_seconds:.2f} s",
+            f"{one.reached:.1%}",
+            f"{1 - one.busy:.1%}",
+            f"{one.busy / first.busy:.2f}x" if first.busy > 0 else "-",
+        )
+        for name, one in updates.items()
+    ]
+    return table(("emulated devices", "update", "ideal", "reached", "idle", "speedup"), rows)
+
+
+def together(updates: Mapping[str, Update]) -> Overruns:
+    return Overruns(
+        sum(one.overruns.slots for one in updates.values()), sum(one.overruns.longer for one in updates.values())
+    )
+
+
+def sentence(updates: Mapping[str, Update]) -> str:
+    """What the arm with free counts has reached, and the others."""
+    free = "odc-free"
+    words = [f"{name} {one.reached:.1%}" for name, one in updates.items() if name != free]
+    if free in updates:
+        words.insert(0, f"{free} {updates[free].reached:.1%} (at least {BAR:.0%})")
+    return f"reached of the update's ideal: {', '.join(words)}"
