@@ -26,8 +26,8 @@ def test_the_demo_prints_a_table_and_a_verdict_and_draws(tmp_path: Path, own: bo
     assert f"{6 if own else 796} lengths" in ended.stdout
     assert len(re.findall(r"^(?:collective|odc) \+ .*%$", ended.stdout, re.M)) == 6
     *_, verdict, picture = ended.stdout.splitlines()
-    speedup = r"\d+\.\d\dx \(\d+\.\d\d to \d+\.\d\d\) over collective \+"
-    assert re.match(rf"verdict: (?:these lengths: |not resolved: ).*{speedup} lb-micro, {speedup} sorted-rows", verdict)
+    speedup = r"\d+\.\d\d to \d+\.\d\dx, median \d+\.\d\dx, over collective \+"
+    assert re.match(rf"verdict: (?:these lengths: |not resolved: ).*{speedup} lb-micro; {speedup} sorted-rows", verdict)
     assert picture == f"picture: {(tmp_path / 'odc-demo.svg').resolve()}"
     minidom.parse(str(tmp_path / "odc-demo.svg"))
 
