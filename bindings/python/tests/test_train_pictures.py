@@ -53,7 +53,7 @@ def test_table_and_timeline_have_the_same_idle_shares(tmp_path: Path, monkeypatc
         words.extend(text.get_text() for text in figure.findobj(Text))
 
     monkeypatch.setattr(Figure, "savefig", collect)
-    Pictures(tmp_path, "title").timeline(records, range(1))
+    Pictures(tmp_path, "title").timeline(records, range(1), idle="elsewhere")
     assert [word for word in words if word.endswith("%") and word[0].isdigit() and "," not in word] == [
         *("50 %", "75 %"),
         *("10 %", "20 %"),
