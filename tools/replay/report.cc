@@ -186,7 +186,10 @@ std::optional<std::string> doubt(const Report &report) {
     return std::nullopt;
 }
 
-std::string speedup_text(const Arm &arm, const MedianInterval &speedup) {
+std::string speedup_text(const Report &report, const Arm &arm, const MedianInterval &speedup) {
+    if (window_count(report.settings, report.workload) == 1) {
+        return fmt::format("{:.2f}x in one pair over {}", speedup.median, arm_name(arm));
+    }
     return fmt::format("{:.2f} to {:.2f}x, median {:.2f}x, over {}", speedup.low, speedup.high, speedup.median,
                        arm_name(arm));
 }
@@ -196,7 +199,7 @@ std::string speedup_text(const Arm &arm, const MedianInterval &speedup) {
 std::string verdict(const Report &report) {
     std::vector<std::string> texts;
     for (const auto &[arm, speedup] : compared(report)) {
-        texts.push_back(speedup_text(arm, speedup));
+        texts.push_back(speedup_text(report, arm, speedup));
     }
     if (const auto why = doubt(report)) {
         return fmt::format("verdict: {}; measured: {}", *why, fmt::join(texts, "; "));
@@ -213,7 +216,8 @@ std::string whole_run(const Report &report) {
     if (const auto why = doubt(report)) {
         return "The whole run: " + *why + ".";
     }
-    return fmt::format("The whole run: {}; {}.", speedup_text(kBaseline, report.gain.speedup), idle_text(report));
+    return fmt::format("The whole run: {}; {}.", speedup_text(report, kBaseline, report.gain.speedup),
+                       idle_text(report));
 }
 
 std::vector<PicturedRun> pictured_runs(const Report &report, const RunRecords &records) {

@@ -39,6 +39,12 @@ def test_wrong_lengths_are_told_with_their_line(tmp_path: Path) -> None:
     assert "picture" not in ended.stdout
 
 
+def test_without_a_verb_it_prints_its_help(tmp_path: Path) -> None:
+    ended = demo(tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "") and "demo" in ended.stdout and "usage" in ended.stdout
+    assert demo(tmp_path, "--nonsense").returncode == 2
+
+
 def test_the_command_is_the_wheels_own() -> None:
     command = odc_command()
     assert command is not None and Path(command).parts[-3:] == ("libodc", "bin", "odc")
