@@ -264,6 +264,8 @@ if [ -w /dev/full ]; then
         --scale 65536 --json --timeline /dev/full
     check "$scratch/out" 'len(arms) == 6'
 fi
+"$odc" replay --ranks 2 --minibatch 2 --minibatches 1 --seconds 0.5 --scale 65536 >"$scratch/out" 2>"$scratch/err"
+grep -qE '^verdict: not resolved: .*[0-9]x in one pair over collective \+ lb-micro; .*[0-9]x in one pair over' "$scratch/out"
 # Two pictures in one file, by different names, would overwrite each other.
 refuses 2 "are one file" --lengths "$lengths" --timeline "$scratch/one" --trace "$scratch/corpus/../one"
 test "$(wc -l <"$scratch/err")" = 1
