@@ -49,7 +49,7 @@ class Pictures:
         self._captions: dict[str, str] = {}
 
     def gains(self, gains: Sequence[Gain]) -> None:
-        """Each gain's ratios and their median."""
+        """Each gain's ratios and their median, in figures where the verdict does not refuse it."""
         figure, axes = pyplot.subplots(figsize=(10, 1.6 + 0.55 * len(gains)))
         top = max(robust_top(gain.ratios) for gain in gains)
         labels = [f"{gain.of}: {gain.over.name}\nover {gain.under.name}" for gain in gains]
@@ -57,7 +57,8 @@ class Pictures:
             axes.barh(place, gain.median, 0.6, color=_BAR)
             shown = [ratio for ratio in gain.ratios if ratio <= top]
             axes.plot(shown, [place] * len(shown), "o", color="black", markersize=4)
-            axes.text(0.02 * top, place, f"{gain.median:.2f}x", va="center", fontsize=11, fontweight="bold")
+            if "not resolved" not in self._verdict:
+                axes.text(0.02 * top, place, f"{gain.median:.2f}x", va="center", fontsize=11, fontweight="bold")
             if cut := ", ".join(f"{ratio:.2f}x" for ratio in gain.ratios if ratio > top):
                 axes.text(top * 1.01, place, f"> {cut}", va="center", fontsize=8)
         axes.barh(0, 0, color=_BAR, label="median of all pairs of turns")
