@@ -16,7 +16,7 @@ case ${1-} in
 quick)
     bash tests/venv.sh checks
     cd bindings/python
-    exec "$bin/pytest" -q -rfEs tests/test_{abi,claims,context,demo,exact,exact_sum,imports,log,plan,readme,signals,stats,topology,gpu}.py
+    exec "$bin/pytest" -q -rfEs tests/test_{abi,claims,context,demo,exact,exact_sum,imports,log,packages,plan,readme,signals,stats,topology,gpu}.py
     ;;
 *)
     bash tests/venv.sh checks pictures

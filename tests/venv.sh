@@ -27,10 +27,24 @@ install() {
     }
 }
 
+# On x86-64 torch's usual build is that for CUDA, also where no GPU is. An index that has its build for CPUs can be named.
+install_torch() {
+    local version=2.13.0 index=${ODC_TORCH_INDEX-}
+    if [ "$(uname -m)" != x86_64 ] || compgen -G "/dev/nvidia*" >/dev/null ||
+        $venv/bin/pip list --disable-pip-version-check --format freeze 2>/dev/null | grep -q '^torch=='; then
+        index=
+    elif [ -n "$index" ]; then
+        install --no-deps --index-url "$index" torch==$version # what it needs comes from the usual index
+    elif ! $venv/bin/pip config list | grep -qE 'index-url|find-links'; then
+        echo "Downloading torch for CUDA, 3 GB, though there is no NVIDIA GPU here: ODC_TORCH_INDEX (docs/building.md) avoids that."
+    fi
+    install numpy==2.2.6 torch==$version
+}
+
 for what in "$@"; do
     case $what in
     checks) install numpy==2.2.6 pytest==8.4.2 mypy==1.18.2 ruff==0.14.5 ;;
-    torch) install numpy==2.2.6 torch==2.13.0 ;; # on some systems this is the build for CUDA, which is large
+    torch) install_torch ;;
     pictures) install matplotlib==3.10.7 ;;
     disassembler) install nvidia-cuda-nvdisasm==13.5.37 ;;
     nvml) install nvidia-nvml-dev==13.0.87 ;;

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # From a fresh Debian or Ubuntu machine to the main job: installs what is missing (and lists it), builds, and trains a small
-# decoder on Python's own library in two experiments. Prints for each its progress, then a table of the schedules, a table of what
-# each step (transport, schedule, plan) gains, and a verdict; bindings/python/examples/train/train.py shows them. Pages with
+# decoder on Python's own library in two experiments. Prints for each its progress, then a verdict, a table of the schedules, and a
+# table of what each step (transport, schedule, plan) gains; bindings/python/examples/train/train.py shows them. Pages with
 # pictures, and numbers, are in report/.
 #
 # usage: tools/demo.sh [grpo] [--quick]
@@ -31,8 +31,8 @@ case $* in
 esac
 
 bash tests/install.sh demo
-echo "Into build/python: torch (200 MB for CPUs only, 3 GB with CUDA; pip's settings say which), matplotlib (30 MB), and libodc,"
-echo "which is compiled in some minutes."
+echo "Into build/python: torch (3 GB with CUDA, 200 MB for CPUs only: pip's settings or ODC_TORCH_INDEX say which), matplotlib"
+echo "(30 MB), and libodc, which is compiled in some minutes."
 bash tests/venv.sh torch pictures
 
 cores=$(nproc)

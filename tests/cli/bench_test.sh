@@ -7,8 +7,9 @@ set -euo pipefail
 odc=${ODC:?names the odc command}
 : "${ODC_SOURCE_DIR:?the folder of the sources}"
 scratch=$(mktemp -d)
-neighbours=()
-trap 'kill "${neighbours[@]}" 2>/dev/null || true; rm -rf "$scratch"' EXIT
+# shellcheck source=tests/harness/neighbours.sh
+. "$ODC_SOURCE_DIR/tests/harness/neighbours.sh"
+trap 'stop_neighbours; rm -rf "$scratch"' EXIT
 
 # check_json FILE EXPRESSION: the expression is true of FILE's JSON object `j`.
 check_json() {
@@ -121,12 +122,12 @@ refuses "a claim moves no bytes: leave --bytes out" claim --bytes 8
 refuses "a claim moves no bytes: leave --memory cuda out" claim --memory cuda
 
 # The bars are the documented ones, and the verdict is the first line of the table. Standard error, which is no terminal here,
-# gets nothing.
+# gets a line of progress every five seconds only.
 for row in "gather f32" "scatter-add f32" "scatter-add bf16 → f32"; do
     read -r operation type _ <<<"$row"
     "$odc" bench $operation --type $type --bytes 64KiB --pairs 6 --sample-ms 1 --json >"$scratch/json" 2>"$scratch/err"
     check_json "$scratch/json" "j['bar'] == documented('$operation, 64 KiB ${row#* }, n = 2') and $verdict"
-    test ! -s "$scratch/err"
+    test -z "$(grep -vE '^ *[0-9]+ %  ' "$scratch/err")"
 done
 "$odc" bench gather --pairs 1 --sample-ms 1 --json >"$scratch/json"
 check_json "$scratch/json" 'j["bar"] == documented("gather, 64 MiB f32, n = 2") and reached("the bare copy")'
@@ -202,39 +203,20 @@ done
 env RANK=0 WORLD_SIZE=1 "$odc" bench gather --bytes 64KiB --pairs 1 --json >"$scratch/json"
 check_json "$scratch/json" 'j["ranks"] == 1'
 
+"$odc" bench gather --bytes 64KiB --pairs 6 --sample-ms 400 --json 2>"$scratch/err" >"$scratch/json" # three timings a pair
+grep -qE '^ *[0-9]+ %  [0-9]+ s left  pair [2-9] of [6-9]' "$scratch/err"
+
 # Beside programs that use all processors nothing is concluded, and disturbed pairs are repeated.
-for ((i = 0; i < $(nproc); ++i)); do
-    while :; do :; done &
-    neighbours+=($!)
-done
-# busy: they get most of the processors, which a quota or another view of /proc/stat can prevent.
-busy() {
-    python3 - <<'PYTHON'
-import sys, time
-
-def ticks():
-    times = [int(time) for time in open("/proc/stat").readline().split()[1:9]]
-    return sum(times), times[3] + times[4]
-
-before = ticks()
-time.sleep(0.3)
-every, idle = (after - first for first, after in zip(before, ticks()))
-sys.exit(0 if every > 0 and idle / every < 0.3 else 1)
-PYTHON
-}
-if busy || busy || busy; then
+start_neighbours
+if neighbours_are_busy; then
     "$odc" bench gather --bytes 64KiB --pairs 7 --json >"$scratch/json"
     check_json "$scratch/json" 'j["others_cpu_share"] > 0.2 and j["pairs_repeated"] > 0 and reached("the bare copy")'
     "$odc" bench gather --bytes 64KiB --pairs 7 >"$scratch/out"
     grep -qx "verdict: not resolved: other programs used [0-9]* % of the processors;" "$scratch/out"
     grep -qx "         measured beside them: [0-9.]* ([0-9.]* to [0-9.]*) of the bare copy" "$scratch/out"
     grep -qx "other programs  *[0-9]* % of the processors, pairs repeated: [1-4]" "$scratch/out"
-else
-    echo "beside other programs: skipped, as they cannot use the processors of /proc/stat"
 fi
-kill "${neighbours[@]}"
-wait "${neighbours[@]}" 2>/dev/null || true
-neighbours=()
+stop_neighbours
 
 refuses "multiple of 4" gather --bytes 6
 refuses "operation" broadcast

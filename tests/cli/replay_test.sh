@@ -7,7 +7,9 @@ set -euo pipefail
 odc=${ODC:?names the odc command}
 lengths=${ODC_SOURCE_DIR:?}/tools/cli/stdlib-lengths.txt
 scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+# shellcheck source=tests/harness/neighbours.sh
+. "$ODC_SOURCE_DIR/tests/harness/neighbours.sh"
+trap 'stop_neighbours; rm -rf "$scratch"' EXIT
 
 # check FILE EXPRESSION: the expression is true of FILE's JSON object `j` and its arms by name, `arms`.
 check() {
@@ -47,6 +49,8 @@ check "$scratch/json" 'all(arms["odc " + p]["ideal_samples_per_second"] >=
                            arms["collective " + p]["ideal_samples_per_second"] for p in ("local-sort", "lb-micro"))'
 check "$scratch/json" '0 < j["speedup"]["low"] <= j["speedup"]["median"] <= j["speedup"]["high"]'
 check "$scratch/json" '0 <= j["others_cpu_share"] <= 1 and ("not resolved" in j["verdict"] or "these lengths" in j["verdict"])'
+# A disturbed pair is repeated, half of them at most, and an undisturbed run repeats none.
+check "$scratch/json" '0 <= j["pairs_repeated"] <= 1'
 # Planning is deterministic, and the emulated compute is as requested.
 check "$scratch/json" 'abs(sum(24 / a["ideal_samples_per_second"] for a in j["arms"]) - 0.95 * 2) < 1e-6'
 # Both passes gather every layer, backward adds: twice as many gathers, with elements half as wide.
@@ -61,6 +65,21 @@ grep -q "Emulated device" "$scratch/t.svg"
 # The picture has all minibatches, and the idle shares of the table.
 check "$scratch/json" '[float(share) for share in __import__("re").findall(r">(-?\d+) %</text>", open("'"$scratch/t.svg"'").read())] == [
     round(100 * share) for arm in ("collective lb-micro", "odc lb-mini") for share in arms[arm]["rank_idle"]]'
+
+# Beside programs that use all processors nothing is concluded, in words, JSON or picture, and half of the pairs are repeated.
+start_neighbours
+if neighbours_are_busy; then
+    "$odc" replay --lengths "$lengths" --ranks 2 --minibatch 2 --minibatches 3 --seconds 3 --scale 65536 \
+        --timeline "$scratch/busy.svg" >"$scratch/out" 2>"$scratch/err"
+    grep -qE '^verdict: not resolved: other programs used [0-9]+ % of the processors; measured: ' "$scratch/out"
+    grep -qxE 'other programs used [0-9]+ % of the processors, pairs repeated: 2' "$scratch/out"
+    grep -q 'The whole run: not resolved' "$scratch/busy.svg"
+    if grep -q 'in these .* minibatches' "$scratch/busy.svg"; then
+        echo "the picture shows a gain that the verdict refuses" >&2
+        exit 1
+    fi
+fi
+stop_neighbours
 
 # Exact sums; every sum is checked.
 "$odc" replay --lengths "$lengths" --ranks 3 --minibatch 2 --minibatches 4 --seconds 1 --scale 65536 --exact --json \
@@ -79,7 +98,7 @@ check "$scratch/json" 'all(a["share_of_ideal"] <= 1 for a in j["arms"])
                        and j["arms"][7]["ideal_samples_per_second"] >= j["arms"][5]["ideal_samples_per_second"] * (1 - 1e-9)'
 check "$scratch/json" '0 < j["speedup_over_same_order"]["low"] <= j["speedup_over_same_order"]["high"]'
 check "$scratch/json" '(lambda words: words.startswith("verdict: not resolved") or
-                       "over collective + sorted-rows, " in words and "over collective + sorted-rows + lookahead" in words)(
+                       "over collective + sorted-rows; " in words and "over collective + sorted-rows + lookahead" in words)(
                        j["verdict"])'
 check "$scratch/json" '0 <= j["exchanged"]["moved"] <= 1 and 0 <= j["exchanged"]["displacement"] <= 0.5'
 
@@ -259,6 +278,8 @@ if [ -w /dev/full ]; then
         --scale 65536 --json --timeline /dev/full
     check "$scratch/out" 'len(arms) == 6'
 fi
+"$odc" replay --ranks 2 --minibatch 2 --minibatches 1 --seconds 0.5 --scale 65536 >"$scratch/out" 2>"$scratch/err"
+grep -qE '^verdict: not resolved: .*[0-9]x in one pair over collective \+ lb-micro; .*[0-9]x in one pair over' "$scratch/out"
 # Two pictures in one file, by different names, would overwrite each other.
 refuses 2 "are one file" --lengths "$lengths" --timeline "$scratch/one" --trace "$scratch/corpus/../one"
 test "$(wc -l <"$scratch/err")" = 1

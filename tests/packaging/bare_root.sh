@@ -4,8 +4,8 @@
 # committed sources, no git, no locale and nothing of the caller's environment, in a root that is not a mount point (so
 # without network namespaces, which debian.sh has).
 #
-# usage: bare_root.sh [release | full]
-#   Another tier of the command.
+# usage: bare_root.sh [release | full | newcomer]
+#   Another tier of the command, or newcomer.sh instead.
 #
 # To save time it uses from this machine: apt's sources and packages, kept in build/bare_root; the compiler cache; pip's cache,
 # settings (PIP_*) and certificates. ODC_BARE_ROOT_SHARE: folders that are mounted at the same path, such as an index of Python
@@ -23,6 +23,7 @@ command=$(sed -n 's/^\(tests\/run\.sh\) .*/\1/p' README.md)
 case ${1-} in
 '') ;;
 release | full) command="$command $1" ;;
+newcomer) command=tests/packaging/newcomer.sh ;;
 *)
     sed -n '/^# usage:/,/^#$/s/^# \{0,1\}//p' "$0" >&2
     exit 2
@@ -81,6 +82,7 @@ bounded 5400 unshare --mount --pid --fork --kill-child --propagation private bas
         mount --bind "$folder" "$root$folder"
     done
     exec chroot "$root" env -i "$@"' bare_root.sh "${environment[@]}" bash -c "cd /src && exec $command" || exit
+[ "${1-}" != newcomer ] || exit 0
 # Installed there by the command, and used by it.
 [ -z "$ccache_folder" ] || grep -q '^CMAKE_CXX_COMPILER_LAUNCHER:.*=ccache$' "$root/src/build/release/CMakeCache.txt" ||
     { echo "the release build there does without the compiler cache" >&2; exit 1; }

@@ -148,12 +148,12 @@ part_python() {
     PATH=$bin:$PATH run packaging/manylinux_wheel.sh "$work"/python/here/*.whl "$work/python" || return
     contains "$(cat "$work/log")" "-manylinux_2_"
     run python3 -m venv "$work/fresh" || return
-    run "$work/fresh/bin/pip" install --quiet numpy==2.2.6 "$work"/python/*.whl || return
+    # Neither a compiler nor the command of the build can be found.
+    run env PATH="$work/fresh/bin" "$work/fresh/bin/pip" install --quiet numpy==2.2.6 "$work"/python/*.whl || return
     try_python wheel
     run "$work/fresh/bin/odc" --version
     [ -e "$work/fresh/share/man/man1/odc-replay.1" ] || fail "the wheel has no man pages"
-    # Neither a compiler nor the command of the build is there for it.
-    run env -C "$work" PATH="$work/fresh/bin:/usr/bin:/bin" fresh/bin/python -m libodc demo --ranks 2 --minibatches 1 --seconds 1
+    run env -C "$work" PATH="$work/fresh/bin" fresh/bin/python -m libodc demo --ranks 2 --minibatches 1 --seconds 1
     contains "$(cat "$work/log")" "verdict: "
     maps=$(cd "$work" && fresh/bin/python -c 'import libodc; print(open("/proc/self/maps").read())')
     for library in hwloc hwy sodium; do

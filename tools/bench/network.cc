@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -32,7 +32,10 @@ double time_together(odc_context *barrier, const std::function<void()> &work) {
 }
 
 MedianInterval repeat(odc_context *barrier, int timings, const std::function<double()> &time) {
-    const std::unique_ptr<Progress> progress = odc_rank(barrier) == 0 ? terminal_progress(timings) : nullptr;
+    std::optional<Progress> progress;
+    if (odc_rank(barrier) == 0) {
+        progress.emplace(timings);
+    }
     std::vector<double> times;
     for (int i = 0; i < timings; ++i) {
         if (progress) {

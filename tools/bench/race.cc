@@ -12,8 +12,8 @@
 #include <cmath>
 #include <cstring>
 #include <iterator>
-#include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -60,7 +60,10 @@ void shuffle(Order &order, Random &random) {
 // disturbance does not decide. All ranks see the same times and agree.
 template <class Variant>
 void choose_fastest(Group &group, const Contestant &bare, Variant &variant, const std::vector<Variant> &candidates) {
-    const std::unique_ptr<Progress> progress = group.rank() == 0 ? terminal_progress(kRounds) : nullptr;
+    std::optional<Progress> progress;
+    if (group.rank() == 0) {
+        progress.emplace(kRounds);
+    }
     const auto show = [&](int round) {
         if (progress) {
             progress->show(round, "choosing the bare loop");

@@ -9,8 +9,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -77,7 +77,10 @@ MedianInterval Rounds::median(const std::vector<double> &values) const {
 Rounds run_rounds(Group &group, int pairs, const std::function<void()> &round) {
     const auto wanted = static_cast<size_t>(pairs);
     const size_t most = wanted + (wanted + 1) / 2;
-    const std::unique_ptr<Progress> progress = group.rank() == 0 ? terminal_progress(1) : nullptr;
+    std::optional<Progress> progress;
+    if (group.rank() == 0) {
+        progress.emplace(1);
+    }
     std::vector<Share> shares;  // by round, its window's
     std::string neighbours;
     for (size_t quiet = 0; quiet < wanted && shares.size() < most;) {

@@ -13,7 +13,7 @@ namespace odc_tool {
 namespace {
 
 constexpr int kWidth = 32;
-constexpr double kLineEvery = 0.25;
+constexpr double kLineEvery = 5;     // seconds
 constexpr double kDrawEvery = 0.05;  // seconds
 constexpr const char *kClearLine = "\r\033[K";
 
@@ -25,7 +25,8 @@ size_t columns() {
 }  // namespace
 
 Progress::Progress(double total)
-    : total_(total), terminal_(isatty(STDERR_FILENO) == 1), begin_(std::chrono::steady_clock::now()) {}
+    : total_(total), terminal_(isatty(STDERR_FILENO) == 1), next_line_(kLineEvery),
+      begin_(std::chrono::steady_clock::now()) {}
 
 Progress::~Progress() {
     if (terminal_) {
@@ -47,14 +48,10 @@ void Progress::show(double done, const std::string &doing) {
             fmt::format("[{:=<{}}{: <{}}] {:3.0f} %  {}  {}", "", full, "", kWidth - full, share * 100, left, doing);
         fmt::print(stderr, "{}{}", kClearLine, line.substr(0, columns() - 1));
         std::fflush(stderr);
-    } else if (share >= next_line_) {
+    } else if (elapsed >= next_line_) {
         fmt::print(stderr, "{:3.0f} %  {}{}{}\n", share * 100, left, left.empty() ? "" : "  ", doing);
-        next_line_ += kLineEvery;
+        next_line_ = elapsed + kLineEvery;
     }
-}
-
-std::unique_ptr<Progress> terminal_progress(double total) {
-    return isatty(STDERR_FILENO) == 1 ? std::make_unique<Progress>(total) : nullptr;
 }
 
 }  // namespace odc_tool

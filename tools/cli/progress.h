@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The progress of a long command on stderr: a bar that redraws itself on a terminal, otherwise a line now and then.
+// The progress of a long command on stderr: a bar that redraws itself on a terminal, otherwise a line every
+// five seconds, so that a command of seconds prints none.
 #pragma once
 
 #include <chrono>
-#include <memory>
 #include <string>
 
 namespace odc_tool {
@@ -22,11 +22,8 @@ private:
     double total_;
     bool terminal_;
     double next_draw_ = 0;  // seconds since the construction
-    double next_line_ = 0;  // the share at which the next plain line is printed
+    double next_line_;      // the same, of plain lines
     std::chrono::steady_clock::time_point begin_;
 };
-
-// Nothing where stderr is no terminal: for commands of seconds.
-std::unique_ptr<Progress> terminal_progress(double total);
 
 }  // namespace odc_tool

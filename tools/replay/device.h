@@ -11,6 +11,7 @@
 #include <odc/odc.h>
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace odc_tool {
@@ -35,7 +36,8 @@ public:
     // done; prefetching, calls are started before a layer's compute and waited for after it.
     RunRecord run(int32_t number, Schedule schedule, const DeviceWork &work, Detail detail);
 
-    const std::vector<Event> &events() const { return events_; }
+    // Of the runs since the last call.
+    std::vector<Event> take_events() { return std::exchange(events_, {}); }
 
 private:
     struct Step {

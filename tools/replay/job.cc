@@ -170,16 +170,12 @@ std::vector<RankTotals> ReplayJob::collect_totals() {
     return all;
 }
 
-Moments ReplayJob::collect_moments() {
-    std::vector<Event> events;
-    std::vector<LinkSpan> spans;
+OwnMoments ReplayJob::take_moments() {
+    OwnMoments taken;
     for (const std::unique_ptr<Stage> &stage : stages) {
-        const auto &of_device = stage->device.events();
-        const auto &of_links = stage->network->spans();
-        events.insert(events.end(), of_device.begin(), of_device.end());
-        spans.insert(spans.end(), of_links.begin(), of_links.end());
+        taken.append({stage->device.take_events(), stage->network->take_spans()});
     }
-    return {collect(context, "events", events), collect(context, "links", spans)};
+    return taken;
 }
 
 }  // namespace odc_tool

@@ -50,7 +50,7 @@ struct ReplayJob {
     RunRecord run(int32_t number, size_t minibatch, const Arm &arm, double ns_per_cost, Detail detail);
     // All ranks' records, on rank 0. Collective.
     std::vector<RankTotals> collect_totals();
-    Moments collect_moments();
+    OwnMoments take_moments();  // since the last call
 
     const ReplaySettings &settings;
     odc_context *context;

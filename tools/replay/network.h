@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace odc_tool {
@@ -36,7 +37,7 @@ public:
     // Whether gradients cross by themselves, in sums of the host, once its ranks have finished with a layer.
     virtual bool sums() const { return false; }
     const Crossed &crossed() const { return crossed_; }  // of the run, by this rank
-    const std::vector<LinkSpan> &spans() const { return spans_; }
+    std::vector<LinkSpan> take_spans() { return std::exchange(spans_, {}); }
 
 protected:
     virtual int64_t origin(int64_t now_ns) { return now_ns; }

@@ -15,10 +15,42 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
+#include <utility>
+#include <vector>
 
 namespace odc_tool {
 namespace {
+
+// The share of this host's processors that other programs used since the construction; rank 0's reading, for all ranks.
+class PairLoad {
+public:
+    explicit PairLoad(odc_context *barrier) : barrier_(barrier) {}
+
+    // Collective. Negative where it is unknown.
+    double others() const {
+        const double own_seconds = sum(own_cpu_seconds() - begin_cpu_seconds_);
+        return sum(odc_rank(barrier_) == 0 ? load_.share_of_others(own_seconds).value_or(-1) : 0);
+    }
+
+private:
+    double sum(double mine) const {
+        check(odc_all_reduce(barrier_, &mine, 1, ODC_SUM));
+        return mine;
+    }
+
+    odc_context *barrier_;
+    MachineLoad load_;
+    double begin_cpu_seconds_ = own_cpu_seconds();
+};
+
+// All arms' runs on one window of minibatches, whose durations are a pair of each two arms.
+struct Attempt {
+    std::vector<RunRecord> records;
+    OwnMoments moments;
+    double others;  // as of PairLoad
+};
 
 class ArmsReplay {
 public:
@@ -32,7 +64,6 @@ public:
 
     void run_all() {
         const Workload &workload = job_.workload;
-        const std::vector<Run> runs = run_order(workload);
         double total = 0;
         for (const Arm &arm : workload.arms) {
             total += workload.duration(arm);
@@ -42,45 +73,39 @@ public:
             progress.emplace(total);
         }
         warm_up();
-        double done = 0;
-        for (size_t run = 0; run < runs.size(); ++run) {
-            const Arm &arm = workload.arms[runs[run].arm];
-            if (progress) {
-                progress->show(
-                    done, fmt::format("minibatch {}/{}  {}", runs[run].minibatch + 1, workload.count(), arm_name(arm)));
-            }
-            if (workload.warm_up > 0 && run % workload.arms.size() == 0) {
-                job_.read_speeds();
-            }
-            records_.push_back(job_.run(static_cast<int32_t>(run), runs[run].minibatch, arm, workload.ns_per_cost,
-                                        detail_of(runs[run].minibatch)));
-            done += workload.duration(arm, runs[run].minibatch);
+        const auto window = static_cast<size_t>(job_.settings.lookahead);
+        for (size_t first = 0; first < workload.count(); first += window) {
+            attempts_.push_back(attempt(first, progress));
         }
+        repeat_disturbed(progress);
     }
 
     void report() {
-        const RunRecords records = collect(job_.context, "records", records_);
+        std::vector<RunRecord> own_records;
+        OwnMoments own_moments;
+        for (const Attempt &one : attempts_) {
+            own_records.insert(own_records.end(), one.records.begin(), one.records.end());
+            own_moments.append(one.moments);
+        }
+        const RunRecords records = collect(job_.context, "records", own_records);
         const std::vector<RankTotals> totals = job_.collect_totals();
-        const Moments moments = job_.collect_moments();
+        const Moments moments{collect(job_.context, "events", own_moments.events),
+                              collect(job_.context, "links", own_moments.links)};
         if (job_.rank != 0) {
             return;
         }
         const ReplaySettings &settings = job_.settings;
-        double own_seconds = 0;
-        for (const RankTotals &rank : totals) {
-            own_seconds += rank.cpu_seconds;
-        }
-        const Report report{settings,
-                            job_.model,
-                            job_.workload,
-                            job_.layer_elements,
-                            totals,
-                            make_arm_reports(job_.workload, records),
-                            {speedup_over(kBaseline, settings, job_.workload, records),
-                             speedup_over(kBestCollective, settings, job_.workload, records),
-                             speedup_over(job_.workload.best_collective(), settings, job_.workload, records),
-                             speedup_over(job_.workload.without_claims(), settings, job_.workload, records),
-                             load_.share_of_others(own_seconds)}};
+        const Report report{
+            settings,
+            job_.model,
+            job_.workload,
+            job_.layer_elements,
+            totals,
+            make_arm_reports(job_.workload, records),
+            {speedup_over(kBaseline, settings, job_.workload, records),
+             speedup_over(kBestCollective, settings, job_.workload, records),
+             speedup_over(job_.workload.best_collective(), settings, job_.workload, records),
+             speedup_over(job_.workload.without_claims(), settings, job_.workload, records), others(), repeated_}};
         // Before the pictures: the figures must not be lost if a file cannot be written.
         settings.json ? print_json(report) : print_table(report);
         if (!settings.timeline.empty()) {
@@ -101,14 +126,71 @@ private:
         }
     }
 
+    // One of the windows, from minibatch `first`.
+    Attempt attempt(size_t first, std::optional<Progress> &progress) {
+        const Workload &workload = job_.workload;
+        const std::vector<Run> runs = run_order(workload);
+        const size_t arms = workload.arms.size();
+        const size_t end = std::min(first + static_cast<size_t>(job_.settings.lookahead), workload.count());
+        const PairLoad load(job_.barrier);
+        Attempt made{};
+        for (size_t run = first * arms; run < end * arms; ++run) {
+            const Arm &arm = workload.arms[runs[run].arm];
+            if (progress) {
+                progress->show(done_, fmt::format("minibatch {}/{}  {}{}", runs[run].minibatch + 1, workload.count(),
+                                                  arm_name(arm), repeated_ > 0 ? ", repeated" : ""));
+            }
+            if (workload.warm_up > 0 && run % arms == 0) {
+                job_.read_speeds();
+            }
+            made.records.push_back(job_.run(static_cast<int32_t>(run), runs[run].minibatch, arm, workload.ns_per_cost,
+                                            detail_of(runs[run].minibatch)));
+            done_ += workload.duration(arm, runs[run].minibatch);
+        }
+        made.moments = job_.take_moments();
+        made.others = load.others();
+        return made;
+    }
+
+    // The most disturbed windows, at most half as many as there are. Not where speeds measured in one minibatch serve the next.
+    void repeat_disturbed(std::optional<Progress> &progress) {
+        const size_t most = job_.workload.warm_up > 0 ? 0 : (attempts_.size() + 1) / 2;
+        while (repeated_ < most) {
+            const auto worst = std::max_element(attempts_.begin(), attempts_.end(),
+                                                [](const Attempt &a, const Attempt &b) { return a.others < b.others; });
+            if (worst->others <= kBusyMachine) {
+                break;
+            }
+            ++repeated_;
+            const auto number = static_cast<size_t>(worst - attempts_.begin());
+            Attempt again = attempt(number * static_cast<size_t>(job_.settings.lookahead), progress);
+            if (again.others < worst->others) {
+                *worst = std::move(again);
+            }
+        }
+    }
+
+    // The mean over the kept attempts.
+    std::optional<double> others() const {
+        double sum = 0;
+        for (const Attempt &one : attempts_) {
+            if (one.others < 0) {
+                return std::nullopt;
+            }
+            sum += one.others;
+        }
+        return sum / double(attempts_.size());
+    }
+
     Detail detail_of(size_t minibatch) const {
         const bool wanted = !(job_.settings.timeline.empty() && job_.settings.trace.empty());
         return wanted && minibatch < kPicturedMinibatches ? Detail::Events : Detail::Times;
     }
 
     ReplayJob &job_;
-    MachineLoad load_;
-    std::vector<RunRecord> records_;
+    std::vector<Attempt> attempts_;  // by window
+    size_t repeated_ = 0;
+    double done_ = 0;  // expected cost
 };
 
 }  // namespace

@@ -64,7 +64,17 @@ struct LinkSpan {
     int32_t unused = 0;
 };
 
-// What ranks and links did when, by rank.
+// What this rank and its links did when.
+struct OwnMoments {
+    std::vector<Event> events;
+    std::vector<LinkSpan> links;
+    void append(const OwnMoments &other) {
+        events.insert(events.end(), other.events.begin(), other.events.end());
+        links.insert(links.end(), other.links.begin(), other.links.end());
+    }
+};
+
+// The same by rank.
 struct Moments {
     std::vector<std::vector<Event>> events;
     std::vector<std::vector<LinkSpan>> links;

@@ -145,8 +145,20 @@ std::string idle_text(const Report &report) {
 
 using Speedups = std::vector<std::pair<Arm, MedianInterval>>;  // of the last arm over these
 
-// Why they say nothing of schedules; none: they do.
-std::optional<std::string> doubt(const Report &report, const Speedups &speedups) {
+Speedups compared(const Report &report) {
+    const Gain &gain = report.gain;
+    Speedups speedups{{kBaseline, gain.speedup}, {kBestCollective, gain.speedup_over_sorted_rows}};
+    if (report.settings.lookahead > 1) {
+        speedups.emplace_back(report.workload.best_collective(), gain.speedup_over_same_order);
+    }
+    if (report.settings.claim > 0 || report.settings.hosts > 1) {
+        speedups.emplace_back(report.workload.without_claims(), gain.speedup_over_static);
+    }
+    return speedups;
+}
+
+// Why the speedups say nothing of schedules; none: they do.
+std::optional<std::string> doubt(const Report &report) {
     if (const auto why = not_resolved(report.gain.others)) {
         return why;
     }
@@ -155,7 +167,7 @@ std::optional<std::string> doubt(const Report &report, const Speedups &speedups)
                            kLeastPairs, pairs);
     }
     std::vector<ArmReport> all{report.arms.back()};
-    for (const auto &[arm, speedup] : speedups) {
+    for (const auto &[arm, speedup] : compared(report)) {
         all.push_back(report_of(report.arms, arm));
     }
     for (const ArmReport &arm : all) {
@@ -169,42 +181,39 @@ std::optional<std::string> doubt(const Report &report, const Speedups &speedups)
     return std::nullopt;
 }
 
-std::string speedup_text(const Arm &arm, const MedianInterval &speedup) {
-    return fmt::format("{:.2f}x ({:.2f} to {:.2f}) over {}", speedup.median, speedup.low, speedup.high, arm_name(arm));
+std::string speedup_text(const Report &report, const Arm &arm, const MedianInterval &speedup) {
+    if (window_count(report.settings, report.workload) == 1) {
+        return fmt::format("{:.2f}x in one pair over {}", speedup.median, arm_name(arm));
+    }
+    return fmt::format("{:.2f} to {:.2f}x, median {:.2f}x, over {}", speedup.low, speedup.high, speedup.median,
+                       arm_name(arm));
 }
 
 }  // namespace
 
 std::string verdict(const Report &report) {
-    const Gain &gain = report.gain;
-    Speedups speedups{{kBaseline, gain.speedup}, {kBestCollective, gain.speedup_over_sorted_rows}};
-    if (report.settings.lookahead > 1) {
-        speedups.emplace_back(report.workload.best_collective(), gain.speedup_over_same_order);
-    }
-    if (report.settings.claim > 0 || report.settings.hosts > 1) {
-        speedups.emplace_back(report.workload.without_claims(), gain.speedup_over_static);
-    }
     std::vector<std::string> texts;
-    for (const auto &[arm, speedup] : speedups) {
-        texts.push_back(speedup_text(arm, speedup));
+    for (const auto &[arm, speedup] : compared(report)) {
+        texts.push_back(speedup_text(report, arm, speedup));
     }
-    if (const auto why = doubt(report, speedups)) {
-        return fmt::format("verdict: {}; measured: {}", *why, fmt::join(texts, ", "));
+    if (const auto why = doubt(report)) {
+        return fmt::format("verdict: {}; measured: {}", *why, fmt::join(texts, "; "));
     }
     return fmt::format("verdict: these lengths{}: {}; {}{}", report.settings.hosts > 1 ? " and links" : "",
-                       fmt::join(texts, ", "), idle_text(report),
+                       fmt::join(texts, "; "), idle_text(report),
                        report.settings.uneven()
                            ? fmt::format("; {:.1f} % of the bound", report.arms.back().share_of_bound() * 100)
                            : "");
 }
 
-bool is_resolved(const Report &report) { return !doubt(report, {{kBaseline, report.gain.speedup}}); }
+bool is_resolved(const Report &report) { return !doubt(report); }
 
 std::string whole_run(const Report &report) {
-    if (const auto why = doubt(report, {{kBaseline, report.gain.speedup}})) {
+    if (const auto why = doubt(report)) {
         return "The whole run: " + *why + ".";
     }
-    return fmt::format("The whole run: {}; {}.", speedup_text(kBaseline, report.gain.speedup), idle_text(report));
+    return fmt::format("The whole run: {}; {}.", speedup_text(report, kBaseline, report.gain.speedup),
+                       idle_text(report));
 }
 
 std::vector<PicturedRun> pictured_runs(const Report &report, const RunRecords &records) {
@@ -322,6 +331,10 @@ void print_table(const Report &report) {
             report.settings.lookahead, exchanged.moved * 100, exchanged.displacement, exchanged.token_variation,
             exchanged.token_variation_before);
     }
+    if (report.gain.repeated > 0) {
+        fmt::print("other programs used {:.0f} % of the processors, pairs repeated: {}\n",
+                   report.gain.others.value_or(0) * 100, report.gain.repeated);
+    }
     fmt::print("\n{}\n", verdict(report));
 }
 
@@ -432,6 +445,7 @@ void print_json(const Report &report) {
         json["speedup_over_flat"] = interval_json(gain.speedup_over_static);
     }
     json["others_cpu_share"] = gain.others ? nlohmann::ordered_json(*gain.others) : nlohmann::ordered_json();
+    json["pairs_repeated"] = gain.repeated;
     json["verdict"] = verdict(report);
     json["communication"] = communication_json(report);
     json["sums"] = "exact";

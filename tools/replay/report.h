@@ -21,6 +21,7 @@ struct Gain {
     MedianInterval speedup_over_same_order;   // over sorted-rows with the last arm's lookahead
     MedianInterval speedup_over_static;       // over ODC with LB-Mini, which has no node cache
     std::optional<double> others;             // share of this host's processors that other programs used
+    size_t repeated;                          // pairs, for that share; the less disturbed attempt counts
 };
 
 struct ArmReport {
@@ -59,7 +60,7 @@ MedianInterval speedup_over(const Arm &arm, const ReplaySettings &settings, cons
 
 // One line: the gain, or why the run does not show one.
 std::string verdict(const Report &report);
-// Whether the last arm's speedup over the baseline says something of schedules, and that result in a sentence.
+// Whether it shows one, and the speedup over the baseline, or why not, in a sentence.
 bool is_resolved(const Report &report);
 std::string whole_run(const Report &report);
 

@@ -102,8 +102,8 @@ private:
             {kBaseline, "Collective schedule, LB-Micro", "all ranks meet at every gather and every scatter-add"});
         if (links_ > 0) {
             panels_.push_back({kOdcLbMini, "ODC, LB-Mini", "each rank reads and adds for itself"});
-            panels_.push_back(
-                {workload.arms.back(), "ODC, LB-Mini, node cache", "a host reads parameters and sends sums once a minibatch"});
+            panels_.push_back({workload.arms.back(), "ODC, LB-Mini, node cache",
+                               "a host reads parameters and sends sums once a minibatch"});
             return;
         }
         if (settings.claim > 0) {

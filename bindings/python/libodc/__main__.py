@@ -11,7 +11,7 @@ from ._command import odc_command
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m libodc", description="On-Demand Communication")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB")
     demo = verbs.add_parser(
         "demo",
         help="what ODC gains on given sequence lengths, in less than a minute",
@@ -24,6 +24,11 @@ def main() -> int:
     demo.add_argument("--picture", default="odc-demo.svg", metavar="FILE", help="default: %(default)s")
     demo.add_argument("--seconds", default="30", metavar="N", help="of all schedules together; default: %(default)s")
     options, others = parser.parse_known_args()
+    if options.verb is None:
+        if others:
+            parser.error(f"unknown: {' '.join(others)}")
+        parser.print_help()
+        return 0
     command = odc_command()
     if command is None:
         print("odc: the odc command was not found (Debian, RPM: odc-tools; it is a part of the wheel)", file=sys.stderr)

@@ -31,6 +31,7 @@ _WIDTH, _DPI, _SHARE = 13, 140, 0.865  # inches, dots per inch, part of the widt
 _COMPUTE = ("#2f5f9e", "#6f9fd8", "#16324f", "#a9c7ea")  # spans by name; the others are in the last
 _GATHER, _SCATTER_ADD, _WAITING, _NEITHER = "#1f8a5b", "#8c4f9f", "#f7c9a9", "#edf0f3"
 _CALLS = ((_GATHER, "gather"), (_SCATTER_ADD, "scatter_add"))
+_LINE = 0.19  # inches
 _ABOVE, _BELOW, _HEAD = 0.98, 0.82, 0.44  # inches: above and below all rows, and between panels
 _INK, _FAINT = "#1d2733", "#5d6b7a"
 
@@ -143,9 +144,12 @@ class Panel:
 
 
 class Drawing:
-    """`waiting` and `rest` say what calls besides gather and scatter_add are, and what is no event."""
+    """`verdict` is below the title, as many lines as it has. `waiting` and `rest` say what calls besides gather and
+    scatter_add are, and what is no event."""
 
-    def __init__(self, titled: Mapping[str, Panel], title: str, note: str, *, waiting: str, rest: str) -> None:
+    def __init__(
+        self, titled: Mapping[str, Panel], title: str, note: str, *, verdict: str, waiting: str, rest: str
+    ) -> None:
         panels = list(titled.values())
         self._titled, self._panels, self._title, self._note = titled, panels, title, note
         self._duration_ns = max(panel.duration_ns for panel in panels)
@@ -161,9 +165,10 @@ class Drawing:
         row = max(0.14, min(0.46, 8 / rows))
         self._small = 9 if row > 0.2 else 6  # points, of the words beside a row
         heads = [_HEAD * (number > 0) for number in range(len(panels))]
-        self._height = _ABOVE + _BELOW + row * rows + sum(heads)
+        self._verdict, self._lines = verdict, _LINE * len(verdict.splitlines())
+        self._height = _ABOVE + self._lines + _BELOW + row * rows + sum(heads)
         self._figure = Figure(figsize=(_WIDTH, self._height), dpi=_DPI)
-        top = self._height - _ABOVE
+        top = self._height - _ABOVE - self._lines
         for panel, head in zip(panels, heads, strict=True):
             height = row * len(panel.shown)
             top -= head + height
@@ -257,6 +262,8 @@ class Drawing:
 
     def _words(self) -> None:
         self._figure.text(0.065, 1 - 0.32 / self._height, self._title, fontsize=12.5, fontweight="bold", color=_INK)
+        below = 1 - (0.32 + self._lines) / self._height
+        self._figure.text(0.065, below, self._verdict, fontsize=9.5, color=_INK)
         self._figure.text(0.065, 0.14 / self._height, self._note, fontsize=9, color=_FAINT)
 
     def _legend(self) -> None:
@@ -269,7 +276,7 @@ class Drawing:
         self._figure.legend(
             handles=entries,
             loc="upper left",
-            bbox_to_anchor=(0.058, 1 - 0.4 / self._height),
+            bbox_to_anchor=(0.058, 1 - (0.4 + self._lines) / self._height),
             ncols=len(entries),
             frameon=False,
             fontsize=9,
@@ -289,10 +296,14 @@ def draw_timeline(path: Path, ranks: list[RankTrace]) -> None:
         title += f"; the first {len(panel.shown)} are shown"
     note = "dashed: end of a minibatch; idle: part of the traced time outside of spans, or in a call within one"
     note += "; strip below a row: the rank's other threads" * panel.strips
-    Drawing({"": panel}, title, note, waiting="waiting (sync, publish, locks)", rest="none of these").save(path)
+    Drawing({"": panel}, title, note, verdict="", waiting="waiting (sync, publish, locks)", rest="none of these").save(
+        path
+    )
 
 
-def draw_schedules(path: Path, title: str, panels: Mapping[str, Panel], note: str, *, waiting: str, rest: str) -> None:
-    """The same work in several ways: a panel for each, below its name, on one time axis from its begin. `waiting` and
-    `rest`: see Drawing."""
-    Drawing(panels, title, note, waiting=waiting, rest=rest).save(path)
+def draw_schedules(
+    path: Path, title: str, panels: Mapping[str, Panel], note: str, *, verdict: str = "", waiting: str, rest: str
+) -> None:
+    """The same work in several ways: a panel for each, below its name, on one time axis from its begin. `verdict`,
+    `waiting` and `rest`: see Drawing."""
+    Drawing(panels, title, note, verdict=verdict, waiting=waiting, rest=rest).save(path)

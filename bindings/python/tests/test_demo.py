@@ -26,8 +26,8 @@ def test_the_demo_prints_a_table_and_a_verdict_and_draws(tmp_path: Path, own: bo
     assert f"{6 if own else 796} lengths" in ended.stdout
     assert len(re.findall(r"^(?:collective|odc) \+ .*%$", ended.stdout, re.M)) == 6
     *_, verdict, picture = ended.stdout.splitlines()
-    speedup = r"\d+\.\d\dx \(\d+\.\d\d to \d+\.\d\d\) over collective \+"
-    assert re.match(rf"verdict: (?:these lengths: |not resolved: ).*{speedup} lb-micro, {speedup} sorted-rows", verdict)
+    speedup = r"\d+\.\d\d to \d+\.\d\dx, median \d+\.\d\dx, over collective \+"
+    assert re.match(rf"verdict: (?:these lengths: |not resolved: ).*{speedup} lb-micro; {speedup} sorted-rows", verdict)
     assert picture == f"picture: {(tmp_path / 'odc-demo.svg').resolve()}"
     minidom.parse(str(tmp_path / "odc-demo.svg"))
 
@@ -37,6 +37,12 @@ def test_wrong_lengths_are_told_with_their_line(tmp_path: Path) -> None:
     ended = demo(tmp_path, "demo", "--lengths", "lengths.txt")
     assert ended.returncode == 2 and 'lengths.txt:2: "ten" is not a positive whole number' in ended.stderr
     assert "picture" not in ended.stdout
+
+
+def test_without_a_verb_it_prints_its_help(tmp_path: Path) -> None:
+    ended = demo(tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "") and "demo" in ended.stdout and "usage" in ended.stdout
+    assert demo(tmp_path, "--nonsense").returncode == 2
 
 
 def test_the_command_is_the_wheels_own() -> None:

@@ -145,3 +145,15 @@ def test_its_hang_is_told(tmp_path: Path) -> None:
         running.terminate()
         running.communicate(timeout=120)
     assert shown[3] in line
+
+
+def test_the_memory_table_follows_its_formulas() -> None:
+    page = (PACKAGE.parents[1] / "docs" / "fsdp2.md").read_text()
+    rows = re.findall(r"^\| ([^|]*) \| `([^`|]*)` \| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", page, re.M)
+    assert len(rows) == 9
+    for name, formula, *columns in rows:
+        python = formula.replace(" N", " * N").replace("N (", "N * (")
+        for parameters, column in zip((1e9, 8e9, 70e9), columns, strict=True):
+            for ranks, shown in zip((8, 64, 512), column.split(", "), strict=True):
+                gib = eval(python, {"N": parameters, "R": ranks, "L": 8}) / 2**30
+                assert abs(float(shown) - gib) <= (0.005 if gib < 10 else 0.05) + 1e-9, (name, ranks, shown, gib)

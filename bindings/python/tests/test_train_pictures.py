@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 from arms import COLLECTIVE, ODC_MINI
 from experiment import ArmRecord, Block
-from figures import arm_figures, arms_table
+from figures import Gain, arm_figures, arms_table, gains_table
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from pictures import Pictures, robust_top
@@ -53,10 +53,33 @@ def test_table_and_timeline_have_the_same_idle_shares(tmp_path: Path, monkeypatc
         words.extend(text.get_text() for text in figure.findobj(Text))
 
     monkeypatch.setattr(Figure, "savefig", collect)
-    Pictures(tmp_path, "title").timeline(records, range(1))
+    Pictures(tmp_path, "title").timeline(records, range(1), idle="elsewhere")
     assert [word for word in words if word.endswith("%") and word[0].isdigit() and "," not in word] == [
         *("50 %", "75 %"),
         *("10 %", "20 %"),
     ]
     for row, share, mean in zip(table[1:], ("62.5%", "15.0%"), ("62 %", "15 %"), strict=True):
         assert f" {share} " in row and any(word.endswith(f"mean idle {mean}") for word in words)
+
+
+def test_pictures_carry_the_verdict_and_no_gain_that_it_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words: list[str] = []
+
+    def collect(figure: Figure, *_: object, **__: object) -> None:
+        words.extend(text.get_text() for text in figure.findobj(Text))
+
+    monkeypatch.setattr(Figure, "savefig", collect)
+    gain = Gain("schedule", COLLECTIVE, ODC_MINI, [1.5, 1.2, 1.3])
+    for verdict, shown in (("verdict: 1.20 to 1.50x", True), ("verdict: not resolved: other programs", False)):
+        words.clear()
+        Pictures(tmp_path, "title", verdict).gains([gain])
+        assert f"title\n{verdict}" in words and ("1.30x" in words) == shown
+
+
+def test_one_pair_has_no_spread() -> None:
+    assert str(Gain("schedule", COLLECTIVE, ODC_MINI, [1.5, 1.2, 1.3])) == "1.20 to 1.50x, median 1.30x of 3 pairs"
+    one = Gain("schedule", COLLECTIVE, ODC_MINI, [1.25])
+    assert str(one) == "1.25x in one pair"
+    assert gains_table([one])[1].split()[-2:] == ["1.250x", "-"]

@@ -17,7 +17,7 @@ from figures import (
     step_gains,
 )
 from gpus import gpu_words
-from load import circumstances, verdict
+from load import circumstances, disturbed_line, verdict
 from neighbour import busy_neighbour
 from session import Session
 from trainer import ClaimingTrainer, Trainer
@@ -51,10 +51,12 @@ def run(session: Session) -> None:
     experiment = Experiment(session.context, trainers, workload)
     held_out = session.held_out()
     experiment.evaluate(held_out)
-    with busy_neighbour(options.slow, session.context.rank):
+    with busy_neighbour(options.slow, session.context.rank) as experiment.neighbour_seconds:
         experiment.run(0, 1, turn=0)
         for turn in range(options.rounds):
             experiment.run(timed.start + turn * options.turn, options.turn, turn=turn)
+        if options.slow is None:  # speeds that claims measure in one minibatch serve the next
+            experiment.repeat_disturbed()
     experiment.evaluate(held_out)
     experiment.gather()
     if session.context.rank == 0:
@@ -80,6 +82,9 @@ def _report(session: Session, experiment: Experiment, workload: Workload, timed:
     best = gains[-1]
     result = verdict(f"{best.over.name} over {best.under.name}: {best}", experiment.others, len(best.ratios))
     tables = [
+        result,
+        *disturbed_line(experiment.others, experiment.repeated),
+        "",
         *arms_table("arm", figures, records, last=-1),
         "",
         *gains_table(gains),
@@ -87,15 +92,13 @@ def _report(session: Session, experiment: Experiment, workload: Workload, timed:
         *NOTES,
         "idle: not on a core, be it for waiting or because another program is; mean over ranks",
         loss_sentence(differences),
-        "",
-        result,
     ]
     print("", *tables, sep="\n")
     session.write_summary(
         {
             "experiment": _TITLE,
             "verdict": result,
-            **circumstances(experiment.others),
+            **circumstances(experiment.others, experiment.repeated),
             "arms": [figure.summary(records[figure.arm]) for figure in figures],
             "gains": [gain.summary() for gain in gains],
             "largest_loss_difference": largest(differences),
@@ -104,9 +107,9 @@ def _report(session: Session, experiment: Experiment, workload: Workload, timed:
     title = f"{_TITLE}, {ranks_of(session.context.size)}"
     from pictures import Pictures  # imports Matplotlib, on one rank only
 
-    pictures = Pictures(session.options.report, title)
+    pictures = Pictures(session.options.report, title, result)
     pictures.gains(gains)
-    pictures.timeline(records, timed)
+    pictures.timeline(records, timed, idle="not on a core")
     pictures.idle(figures)
     pictures.losses(records, differences)
     pictures.write_page(tables)

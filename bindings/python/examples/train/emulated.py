@@ -20,7 +20,7 @@ from figures import (
     ranks_of,
     step_gains,
 )
-from load import circumstances, verdict
+from load import circumstances, disturbed_line, verdict
 from session import Session
 from trainer import EmulatedTrainer
 from workload import Workload
@@ -74,6 +74,7 @@ def run(session: Session) -> None:
     for part in parts:
         for number in part.minibatches:
             experiment.run(number, 1, turn=number)
+    experiment.repeat_disturbed()
     experiment.evaluate(held_out)
     experiment.gather()
     if session.context.rank == 0:
@@ -112,13 +113,14 @@ def _report(
     differences = loss_differences(records, COLLECTIVE)
     over = f"{ODC_MINI.name} over {COLLECTIVE.name} and over {COLLECTIVE_ROWS.name}"
     result = verdict(f"{over}: {', '.join(reached)}", experiment.others, len(gains[0].ratios), *doubts)
-    tables += [*NOTES, loss_sentence(differences), "", result]
+    disturbed = disturbed_line(experiment.others, experiment.repeated)
+    tables = [result, *disturbed, "", *tables, *NOTES, loss_sentence(differences)]
     print("", *tables, sep="\n")
     session.write_summary(
         {
             "experiment": WARNING,
             "verdict": result,
-            **circumstances(experiment.others),
+            **circumstances(experiment.others, experiment.repeated),
             "parts": results,
             "largest_loss_difference": largest(differences),
         }
@@ -126,9 +128,9 @@ def _report(
     most = parts[0]
     from pictures import Pictures  # imports Matplotlib, on one rank only
 
-    pictures = Pictures(session.options.report, f"{_TITLE}: {ranks_of(session.context.size)}, {most}")
+    pictures = Pictures(session.options.report, f"{_TITLE}: {ranks_of(session.context.size)}, {most}", result)
     pictures.gains(step_gains(records, most.minibatches))
-    pictures.timeline(records, most.minibatches)
+    pictures.timeline(records, most.minibatches, idle="not in an emulated block")
     pictures.idle([arm_figures(arm, record, workload, most.minibatches) for arm, record in records.items()])
     pictures.losses(records, differences)
     pictures.write_page([WARNING, "", *tables])

@@ -6,14 +6,14 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from math import isnan, nan
 from typing import Any
 
 from arms import Arm
 from decoder import Packed
-from load import MachineLoad
+from load import BUSY, MachineLoad
 from progress import Progress, idle_words
 from torch import distributed
 from trainer import Step, Trainer, idle_share
@@ -53,6 +53,17 @@ class ArmRecord:
 Records = dict[Arm, ArmRecord]
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """Each arm's turn on the same minibatches: a pair of each two arms. `others`: the share of the processors of rank
+    0's host that other programs used meanwhile; negative if unknown."""
+
+    turn: int
+    others: float
+    blocks: dict[Arm, Block]
+    steps: dict[Arm, list[Step]]
+
+
 class Experiment:
     """This rank's part. All ranks make the same calls."""
 
@@ -61,37 +72,91 @@ class Experiment:
         self._trainers = trainers
         self._workload = workload
         self._rank = context.rank
-        self._idle = ""
+        self._idle: dict[Arm, str] = {}
+        self._shown = ""
         costs = (ideal_cost(trainer.arm, workload, range(len(workload.minibatches))) for trainer in trainers)
         self._progress = Progress(len(trainers) * len(workload.minibatches), sum(costs))
-        self._load, self._cpu = MachineLoad(), _own_seconds()
-        self.others: float | None = None  # share of the processors, on rank 0 after `gather`
+        nodes = [platform.node()] * context.size
+        distributed.all_gather_object(nodes, platform.node())
+        self._beside_rank_0 = nodes[self._rank] == nodes[0]
+        self._attempts: list[Attempt] = []  # that are kept; the first warms up
+        self.neighbour_seconds: Callable[[], float] = lambda: 0.0
+        self.repeated = 0
         self.records: Records = {trainer.arm: ArmRecord(steps=[[]]) for trainer in trainers}
 
+    @property
+    def others(self) -> float | None:
+        """The share of the processors that other programs used, the mean over the kept attempts."""
+        shares = [attempt.others for attempt in self._attempts[1:]]
+        return sum(shares) / len(shares) if shares and min(shares) >= 0 else None
+
     def run(self, first: int, count: int, *, turn: int) -> None:
-        """Trains each arm on these minibatches; `turn` rotates the order."""
+        """Trains each arm on these minibatches; `turn` rotates the order. The first run warms up."""
+        attempt = self._attempt(first, count, turn)
+        self._attempts.append(attempt)
+        for arm, record in self.records.items():
+            record.blocks.append(attempt.blocks[arm])
+            record.steps[0] += attempt.steps[arm]
+            self._idle[arm] = self._idle_so_far(arm)
+
+    def repeat_disturbed(self) -> None:
+        """Collective, after all runs. Trains once more on the minibatches that other programs disturbed most, at most
+        half of the runs; the less disturbed attempt's times are kept, and the first one's losses."""
+        while self.repeated < len(self._attempts) // 2:  # half of the runs that do not warm up, rounded up
+            worst = max(range(1, len(self._attempts)), key=lambda number: self._attempts[number].others)
+            kept = self._attempts[worst]
+            if kept.others <= BUSY:
+                return
+            self.repeated += 1
+            (block, *_) = kept.blocks.values()
+            minibatches = range(block.first, block.first + block.count)
+            self._progress.extend(
+                len(self._trainers) * block.count,
+                sum(ideal_cost(trainer.arm, self._workload, minibatches) for trainer in self._trainers),
+            )
+            again = self._attempt(block.first, block.count, kept.turn)
+            if again.others < kept.others:
+                self._attempts[worst] = again
+                for arm, record in self.records.items():
+                    record.blocks[worst] = again.blocks[arm]
+                    for number, step in zip(minibatches, again.steps[arm], strict=True):
+                        record.steps[0][number] = replace(step, loss=record.steps[0][number].loss)
+
+    def _attempt(self, first: int, count: int, turn: int) -> Attempt:
+        load, own = MachineLoad(), self._own_seconds()
+        blocks, steps = {}, {}
         arms = list(self._trainers)
         start = turn % len(arms)
         for trainer in arms[start:] + arms[:start]:
-            self._idle = self._idle_so_far(trainer.arm)
+            self._shown = self._idle.get(trainer.arm, f"  ({trainer.arm.name})")
             begin = time.monotonic()
             self._context.sync()  # no rank computes before `begin`
-            for number in range(first, first + count):
-                self._train(trainer, number)
+            steps[trainer.arm] = [self._train(trainer, number) for number in range(first, first + count)]
             trainer.finish()
             self._context.sync()
-            self.records[trainer.arm].blocks.append(Block(first, count, time.monotonic() - begin))
+            blocks[trainer.arm] = Block(first, count, time.monotonic() - begin)
+        return Attempt(turn, self._others(load, own), blocks, steps)
 
-    def _train(self, trainer: Trainer, number: int) -> None:
-        arm = trainer.arm
+    def _train(self, trainer: Trainer, number: int) -> Step:
         step = trainer.train(trainer.microbatches(number))
-        self.records[arm].steps[0].append(step)
         if self._rank == 0:
-            cost = ideal_cost(arm, self._workload, range(number, number + 1))
-            self._progress.step(cost, step.end - step.begin, step.loss, self._idle, warm_up=number == 0)
+            cost = ideal_cost(trainer.arm, self._workload, range(number, number + 1))
+            self._progress.step(cost, step.end - step.begin, step.loss, self._shown, warm_up=number == 0)
+        return step
+
+    def _own_seconds(self) -> float:
+        """On a core of rank 0's host, of this process, its ended children and its busy neighbour."""
+        return sum(os.times()[:4]) + self.neighbour_seconds() if self._beside_rank_0 else 0.0
+
+    def _others(self, load: MachineLoad, own_before: float) -> float:
+        """Collective: what rank 0 reads decides for all ranks."""
+        (own,) = self._context.all_reduce([self._own_seconds() - own_before])
+        share = load.others(own)
+        (shared,) = self._context.all_reduce([(-1.0 if share is None else share) if self._rank == 0 else 0.0])
+        return shared
 
     def _idle_so_far(self, arm: Arm) -> str:
-        """Collective. Every rank's share of the time of this arm's turns, but the first, which warms up."""
+        """Collective. Every rank's share of the time of this arm's turns but the warm-up."""
         record = self.records[arm]
         seconds = sum(block.seconds for block in record.blocks[1:])
         mine = idle_share(record.steps[0][1:], seconds) if seconds else nan
@@ -109,22 +174,13 @@ class Experiment:
             self.records[trainer.arm].held_out.append(total / learnt)
 
     def gather(self) -> None:
-        """Collects the ranks' steps on rank 0, and what other programs took of its machine. Training is over."""
+        """Collects the ranks' steps on rank 0. Training is over."""
         self._progress.clear()
-        own = [_own_seconds() - self._cpu, platform.node()]
-        owns = [own] * self._context.size
-        distributed.all_gather_object(owns, own)
-        self.others = self._load.others(sum(seconds for seconds, node in owns if node == own[1]))
         for record in self.records.values():
             everyone: Any = [None] * self._context.size if self._rank == 0 else None
             distributed.gather_object(record.steps[0], everyone)
             if everyone is not None:
                 record.steps = everyone
-
-
-def _own_seconds() -> float:
-    """On a core, of this process and its ended children."""
-    return sum(os.times()[:4])
 
 
 def ideal_cost(arm: Arm, workload: Workload, minibatches: range) -> float:

@@ -63,8 +63,11 @@ class Gain:
         return median(self.ratios)
 
     def __str__(self) -> str:
-        pairs = f"{len(self.ratios)} pair{'s' if len(self.ratios) > 1 else ''}"
-        return f"{self.median:.2f}x ({min(self.ratios):.2f}x to {max(self.ratios):.2f}x in {pairs})"
+        if len(self.ratios) == 1:
+            return f"{self.median:.2f}x in one pair"
+        return (
+            f"{min(self.ratios):.2f} to {max(self.ratios):.2f}x, median {self.median:.2f}x of {len(self.ratios)} pairs"
+        )
 
     def summary(self) -> dict[str, object]:
         return {
@@ -145,11 +148,12 @@ def gains_table(gains: Sequence[Gain]) -> list[str]:
         (
             f"{gain.of}: {gain.over.name} over {gain.under.name}",
             f"{gain.median:.3f}x",
-            f"{min(gain.ratios):.3f} to {max(gain.ratios):.3f}",
+            f"{min(gain.ratios):.3f} to {max(gain.ratios):.3f}" if len(gain.ratios) > 1 else "-",
         )
         for gain in gains
     ]
-    return table((f"gain of (median of {len(gains[0].ratios)} pairs)", "gain", "spread"), rows)
+    pairs = len(gains[0].ratios)
+    return table((f"gain of (median of {pairs} pairs)" if pairs > 1 else "gain of (one pair)", "gain", "spread"), rows)
 
 
 NOTES = (

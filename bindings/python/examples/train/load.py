@@ -38,6 +38,13 @@ def _ticks() -> tuple[int, int] | None:
     return busy, busy + idle + iowait
 
 
+def disturbed_line(others: float | None, repeated: int) -> list[str]:
+    """Where pairs of turns were repeated."""
+    if repeated == 0 or others is None:
+        return []
+    return [f"other programs used {others:.0%} of the processors, pairs of turns repeated: {repeated}"]
+
+
 def verdict(measured: str, others: float | None, pairs: int, *doubts: str) -> str:
     """`measured`: the gain, of so many pairs of turns. `doubts`: other reasons why it is none."""
     why = list(doubts)
@@ -48,8 +55,8 @@ def verdict(measured: str, others: float | None, pairs: int, *doubts: str) -> st
     return f"verdict: not resolved: {', '.join(why)}; measured: {measured}" if why else f"verdict: {measured}"
 
 
-def circumstances(others: float | None) -> dict[str, object]:
-    """For summary.json."""
+def circumstances(others: float | None, repeated: int) -> dict[str, object]:
+    """For summary.json. `repeated`: pairs of turns."""
     return {
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "commit": _commit(),
@@ -57,6 +64,7 @@ def circumstances(others: float | None) -> dict[str, object]:
         "processors": os.cpu_count(),
         "load_average": os.getloadavg(),
         "others_cpu_share": others,
+        "pairs_repeated": repeated,
     }
 
 

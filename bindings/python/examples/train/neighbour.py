@@ -6,8 +6,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from corpus import InputError
 
@@ -26,23 +27,29 @@ def check_cores(slow: int | None, ranks: int) -> None:
 
 
 @contextmanager
-def busy_neighbour(slow: int | None, rank: int) -> Iterator[None]:
-    """Gives each rank of this host a core of its own, and rank `slow`'s core to a busy process, too, until the end. Its
-    processor time is that of a child, as in os.times(). Does nothing if `slow` is None."""
+def busy_neighbour(slow: int | None, rank: int) -> Iterator[Callable[[], float]]:
+    """Gives each rank of this host a core of its own, and rank `slow`'s core to a busy process, too, until the end.
+    Yields the seconds that this rank's has been on the core. There is none if `slow` is None."""
     if slow is None:
-        yield
+        yield lambda: 0.0
         return
     allowed = os.sched_getaffinity(0)
     _move_threads({sorted(allowed)[rank]})
     command = [sys.executable, "-c", _BUSY.format(parent=os.getpid())]
     busy = subprocess.Popen(command) if rank == slow else None
     try:
-        yield
+        yield lambda: 0.0 if busy is None else _seconds(busy.pid)
     finally:
         if busy is not None:
             busy.kill()
             busy.wait()
         _move_threads(allowed)
+
+
+def _seconds(pid: int) -> float:
+    """As proc_pid_stat(5) has it."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def _move_threads(cores: set[int]) -> None:

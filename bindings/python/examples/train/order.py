@@ -236,19 +236,19 @@ def _report(session: Session, outcomes: dict[Order, Outcome]) -> None:
     compared = list(outcomes)[1]
     result = sentence(compared, change(outcomes, compared))
     lines = [
+        result,
+        "",
         *order_table(outcomes),
         "",
         "change: at the end, paired by seed, mean and its standard error; plan's gain: makespan, free communication;",
         "over sorted-rows: the same over the best plan for collectives of the same minibatches",
-        "",
-        result,
     ]
     print("", *lines, sep="\n")
     session.write_summary(
         {
             "experiment": "order of samples",
             "verdict": result,
-            **circumstances(None),
+            **circumstances(None, 0),
             "orders": [
                 {
                     "name": order.name,
@@ -263,7 +263,7 @@ def _report(session: Session, outcomes: dict[Order, Outcome]) -> None:
     from pictures import Pictures  # imports Matplotlib, on one rank only
 
     title = f"Order of samples, {session.options.ranks} ranks x {session.options.minibatch} samples"
-    pictures = Pictures(session.options.report, title)
+    pictures = Pictures(session.options.report, title, result)
     pictures.orders(
         {order.name: [losses for _, losses in sorted(one.held_out.items())] for order, one in outcomes.items()},
         {order.name: change(outcomes, order).by_seed for order in list(outcomes)[1:]},

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from statistics import median, quantiles, stdev
+from textwrap import fill
 from typing import Any
 
 import matplotlib
@@ -34,19 +35,21 @@ _LEAST_SHOWN = 1e-10  # differences below are drawn there, as a log axis has no 
 _FENCE = 3.0  # times the distance of the quartiles above the upper one: beyond is an outlier (Tukey's far out)
 _LEAST_QUANTILES = 4  # of fewer values none is an outlier
 _CUT = 1.25  # times the largest regular value
+_VERDICT_COLUMNS = 130
 _ROOM = 1.12  # above the highest bar, for its figure
 
 
 class Pictures:
-    """`title` is above each."""
+    """`title` and `verdict` are above each."""
 
-    def __init__(self, directory: Path, title: str) -> None:
+    def __init__(self, directory: Path, title: str, verdict: str = "") -> None:
         self._directory = directory
         self._title = title
+        self._verdict = fill(verdict, _VERDICT_COLUMNS)
         self._captions: dict[str, str] = {}
 
     def gains(self, gains: Sequence[Gain]) -> None:
-        """Each gain's ratios and their median."""
+        """Each gain's ratios and their median, in figures where the verdict does not refuse it."""
         figure, axes = pyplot.subplots(figsize=(10, 1.6 + 0.55 * len(gains)))
         top = max(robust_top(gain.ratios) for gain in gains)
         labels = [f"{gain.of}: {gain.over.name}\nover {gain.under.name}" for gain in gains]
@@ -54,7 +57,8 @@ class Pictures:
             axes.barh(place, gain.median, 0.6, color=_BAR)
             shown = [ratio for ratio in gain.ratios if ratio <= top]
             axes.plot(shown, [place] * len(shown), "o", color="black", markersize=4)
-            axes.text(0.02 * top, place, f"{gain.median:.2f}x", va="center", fontsize=11, fontweight="bold")
+            if "not resolved" not in self._verdict:
+                axes.text(0.02 * top, place, f"{gain.median:.2f}x", va="center", fontsize=11, fontweight="bold")
             if cut := ", ".join(f"{ratio:.2f}x" for ratio in gain.ratios if ratio > top):
                 axes.text(top * 1.01, place, f"> {cut}", va="center", fontsize=8)
         axes.barh(0, 0, color=_BAR, label="median of all pairs of turns")
@@ -67,9 +71,9 @@ class Pictures:
         self._legend(axes)
         self._save(figure, "gains", "How many times as fast each step makes the training, and several steps together.")
 
-    def timeline(self, records: Records, minibatches: range) -> None:
+    def timeline(self, records: Records, minibatches: range, *, idle: str) -> None:
         """One minibatch in the collective schedule, and what the schedule and the plan change; nothing where it is
-        unknown when ranks compute."""
+        unknown when ranks compute. `idle`: what a rank is then."""
         pictured = {arm: record for arm, record in records.items() if arm is not FSDP}
         if not any(step.slots for record in records.values() for steps in record.steps for step in steps):
             return
@@ -80,7 +84,8 @@ class Pictures:
             self._directory / name,
             f"{self._title}, minibatch {number}",
             panels,
-            "each from its own begin; dashed: end of a minibatch; idle: as in the table, here of this minibatch",
+            f"each from its own begin; dashed: end of a minibatch; idle: {idle}; the table has that of all minibatches",
+            verdict=self._verdict,
             waiting="not in a block: waiting for other ranks, moving bytes, Python",
             rest="optimizer",
         )
@@ -127,9 +132,9 @@ class Pictures:
         above.legend(fontsize=9)
         below.set_ylabel(f"relative difference to\n{first.name}")
         below.set_xlabel(f"minibatch (differences below {_LEAST_SHOWN:g} are drawn there)")
-        below.set_ylim(_LEAST_SHOWN / 2, 100 * ROUNDING)
+        below.set_ylim(_LEAST_SHOWN / 2, 1e4 * ROUNDING)  # with room for the legend
         below.axhline(ROUNDING, color="black", linestyle="--", linewidth=0.8, label="the most that is allowed")
-        below.legend(fontsize=9, loc="upper center", ncols=len(differences) + 1, frameon=False)
+        below.legend(fontsize=9, loc="upper center", ncols=3, frameon=False)
         self._save(figure, "losses", "Every schedule trains alike: losses differ by the order of additions only.")
 
     def orders(self, losses: Mapping[str, Sequence[Sequence[float]]], changes: Mapping[str, Sequence[float]]) -> None:
@@ -169,7 +174,7 @@ class Pictures:
         axes.legend(fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=columns, frameon=False)
 
     def _save(self, figure: Any, name: str, caption: str) -> None:
-        figure.suptitle(self._title, fontsize=11)
+        figure.suptitle(f"{self._title}\n{self._verdict}".strip(), fontsize=10)
         figure.tight_layout()
         figure.savefig(self._directory / f"{name}.png", dpi=110)
         pyplot.close(figure)

@@ -41,6 +41,11 @@ class Progress:
         self._seconds = self._cost_counted = 0.0
         self._line = LiveLine()
 
+    def extend(self, steps: int, cost: float) -> None:
+        """By steps that are repeated."""
+        self._steps += steps
+        self._cost_left += cost
+
     def step(self, cost: float, seconds: float, loss: float, idle: str, *, warm_up: bool) -> None:
         """`warm_up`: its time tells nothing about the others'."""
         self._done += 1
