@@ -354,10 +354,10 @@ void each_item_is_claimed_once() {
 }  // namespace
 
 int main(int argc, char **argv) {
-    return run_tests("minibatch_test",
-                     {TEST(jobs_of_random_shards_are_as_the_model_says), TEST(a_half_may_be_absent),
-                      TEST(exact_sums_do_not_depend_on_the_order),
-                      TEST(exact_sums_of_numbers_do_not_depend_on_the_division), TEST(each_item_is_claimed_once),
-                      TEST(many_shards_are_registered_at_once_and_used_by_many_threads)},
-                     argc, argv);
+    return run_tests(
+        "minibatch_test",
+        {TEST(jobs_of_random_shards_are_as_the_model_says), TEST(a_half_may_be_absent),
+         TEST(exact_sums_do_not_depend_on_the_order), TEST(exact_sums_of_numbers_do_not_depend_on_the_division),
+         TEST(each_item_is_claimed_once), TEST(many_shards_are_registered_at_once_and_used_by_many_threads)},
+        argc, argv);
 }
