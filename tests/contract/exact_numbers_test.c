@@ -135,18 +135,18 @@ static void wrong_arguments_are_refused_and_change_nothing(void **state) {
     double digits[DIGITS] = {0};
     double value = 3;
     const double large[] = {1, 0x1p94};
-    double most[1024];
+    double most[8];
     CHECK_OK(odc_exact_add(digits, NULL, 0));
     CHECK_EQUAL(odc_exact_add(digits, NULL, 1), ODC_ERROR_ARGUMENT);
     CHECK_EQUAL(odc_exact_add(NULL, large, 1), ODC_ERROR_ARGUMENT);
     CHECK_EQUAL(odc_exact_value(NULL, &value), ODC_ERROR_ARGUMENT);
     CHECK_EQUAL(odc_exact_value(digits, NULL), ODC_ERROR_ARGUMENT);
     check_refused(digits, large, 2, "values[1] is 1");
-    for (size_t i = 0; i < 1024; ++i) {
+    for (size_t i = 0; i < 8; ++i) {
         most[i] = -0x1.fffffp93;
     }
     CHECK_OK(odc_exact_add(digits, most, 8));
-    check_refused(digits, most, 1024, "the sum is too large");
+    check_refused(digits, most, 2, "the sum is too large");
     for (int i = 0; i < DIGITS - 1; ++i) {
         static const double none[] = {0.5, NAN, INFINITY, 0x1p54};
         for (size_t k = 0; k < sizeof none / sizeof *none; ++k) {
