@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cfenv>
 #include <cstdint>
 #if defined(__SSE2__)
 #include <xmmintrin.h>
@@ -14,7 +15,7 @@ class DefaultFloatMode {
 public:
     DefaultFloatMode() : before_(read()) {
         if (!is_default(before_)) {
-            write(kDefault);
+            set_default();
         }
     }
     ~DefaultFloatMode() {
@@ -32,6 +33,7 @@ private:
     static constexpr Word kRaised = 0x3f;  // what has happened, no mode
     static Word read() { return _mm_getcsr(); }
     static void write(Word word) { _mm_setcsr(word); }
+    static void set_default() { write(kDefault); }
     static bool is_default(Word word) { return (word & ~kRaised) == kDefault; }
 #elif defined(__aarch64__)
     using Word = uint64_t;  // FPCR
@@ -42,9 +44,18 @@ private:
         return word;
     }
     static void write(Word word) { asm volatile("msr fpcr, %0" : : "r"(word)); }
+    static void set_default() { write(kDefault); }
     static bool is_default(Word word) { return word == kDefault; }
-#else
-#error "say how this processor's mode of floating-point arithmetic is read and written"
+#else  // by the C library, which takes longer
+    using Word = std::fenv_t;
+    static Word read() {
+        Word word;
+        std::fegetenv(&word);
+        return word;
+    }
+    static void write(const Word &word) { std::fesetenv(&word); }
+    static void set_default() { std::fesetenv(FE_DFL_ENV); }
+    static bool is_default(const Word &) { return false; }
 #endif
 
     Word before_;

@@ -9,6 +9,7 @@
 #endif
 
 #include <algorithm>
+#include <cfenv>
 #include <cmath>
 #include <csetjmp>
 #include <cstdarg>
@@ -358,7 +359,7 @@ public:
 private:
     static constexpr unsigned kOther = 0xc040;  // flush to zero, to nearest or up, denormals are zeros
     unsigned before_;
-#else
+#elif defined(__aarch64__)
     OtherFloatMode() : before_(read()) { write(before_ | kOther); }
     ~OtherFloatMode() { write(before_); }
     static bool is_set() { return (read() & kOther) == kOther; }
@@ -372,6 +373,10 @@ private:
     }
     static void write(uint64_t word) { asm volatile("msr fpcr, %0" : : "r"(word)); }
     uint64_t before_;
+#else
+    OtherFloatMode() { std::fesetround(FE_UPWARD); }
+    ~OtherFloatMode() { std::fesetround(FE_TONEAREST); }
+    static bool is_set() { return std::fegetround() == FE_UPWARD; }
 #endif
 };
 
