@@ -33,7 +33,6 @@ extern "C" {
 #endif
 typedef struct odc_context odc_context; /* one rank's membership in one job */
 typedef struct odc_shard odc_shard;     /* one shard of a context; lives until odc_destroy */
-
 /* Values are fixed for ever; new ones may be added. */
 typedef enum odc_status {
     ODC_OK = 0,   /* the call did what it says */
@@ -137,8 +136,7 @@ typedef struct odc_shard_desc {
     int32_t sum;   /* odc_summation; 0: in f32 (f64), in the order in which gradients come, on which the last bits depend */
     float largest; /* exact sums: all gradients of the first minibatch are below this power of two; 0: 1,024 (f16: 65,536) */
 } odc_shard_desc;
-/* Allocates this rank's slices (zeros) and registers them; waits for nobody. odc_register_shards takes `count`
- * descriptions of one struct_size and registers all of them or none, in one region of memory. */
+/* Allocates this rank's slices (zeros) and registers them; waits for nobody. Several, of one struct_size: all or none, in one region. */
 ODC_API odc_status odc_register_shard(odc_context *context, const odc_shard_desc *desc, odc_shard **out);
 ODC_API odc_status odc_register_shards(odc_context *context, const odc_shard_desc *descs, size_t count, odc_shard **out);
 /* This rank's part of a shard. The pointers belong to the library and stay valid until odc_destroy or odc_release_shard
@@ -165,21 +163,17 @@ ODC_API odc_status odc_release_shard(odc_shard *shard);
  * have not reached their publishes, while staging is full, and at 512 pending calls: no work may depend on later work. */
 ODC_API odc_status odc_publish(odc_shard *shard, void *stream);
 ODC_API odc_status odc_publish_all(odc_context *context, void *stream);
-
 /* Fills `full` (the shard's `numel` elements of parameter_type) with the shard; waits for each owner's publish only. */
 ODC_API odc_status odc_gather(odc_shard *shard, void *full, uint64_t numel, void *stream);
 /* Adds `full` (numel elements of gradient_type) into all owners' accumulators, each element exactly once (GPUs flush
  * subnormal f32). Waits as odc_gather, before it adds anything. Once it returns (GPU: is done), `full` may be reused. */
 ODC_API odc_status odc_scatter_add(odc_shard *shard, const void *full, uint64_t numel, void *stream);
-
 /* A gather or an addition in two halves: start waits for no publish, odc_wait (or odc_minibatch_sync) completes; till then
  * the buffer is the library's. Each is waited for once, after odc_shutdown too; ODC_ERROR_INTERRUPTED leaves it waiting. */
 ODC_API odc_status odc_gather_start(odc_shard *shard, void *full, uint64_t numel, void *stream, uint64_t *operation);
 ODC_API odc_status odc_scatter_add_start(odc_shard *shard, const void *full, uint64_t numel, void *stream, uint64_t *operation);
 ODC_API odc_status odc_wait(odc_context *context, uint64_t operation);
-
-/* "I add nothing more to the shard in this minibatch"; completes this rank's started additions to it. What ranks of a host add to
- * slices of other hosts is summed there, and sent when all have said so, here or by odc_minibatch_sync: earlier hides it. */
+/* Completes this rank's additions to the shard in this minibatch: its host's sums for other hosts may go before the sync. */
 ODC_API odc_status odc_finish(odc_shard *shard, void *stream);
 /* Completes this rank's operations, on streams too, arrives, and returns once all ranks of the job have: the one wait for
  * all. Then gradients are final, elements nobody added to are zero, and the slices are this rank's until it publishes. */
@@ -187,6 +181,12 @@ ODC_API odc_status odc_minibatch_sync(odc_context *context);
 /* In the sync, or between sync and publish: combines `count` <= 64 values by `op`, an odc_reduction; all ranks get equal bits. */
 ODC_API odc_status odc_minibatch_sync_reduce(odc_context *context, double *values, size_t count, int32_t op);
 ODC_API odc_status odc_all_reduce(odc_context *context, double *values, size_t count, int32_t op);
+/* An exact sum (losses, tokens, squared norms) has the same bits whichever rank adds which values, in any order: an integer in units
+ * of 2^-64, as ODC_EXACT_DIGITS doubles, zeros at first. odc_exact_add rounds values, below 2^94, to a unit. ODC_SUM adds digits of
+ * up to 2^20 ranks exactly, ten exact sums in a call; odc_exact_value makes the nearest double of digits. Both need no context. */
+#define ODC_EXACT_DIGITS 6
+ODC_API odc_status odc_exact_add(double *digits, const double *values, size_t count);
+ODC_API odc_status odc_exact_value(const double *digits, double *value);
 
 /* ---- Work that ranks claim, and how fast they are ---- */
 /* Hands out the minibatch's `count` items, at most 2^32-1, 0, 1, ..., each to one rank; ODC_DONE and *index = count when none is left.

@@ -37,6 +37,7 @@
 #include <vector>
 
 #include "hpp/element.hpp"
+#include "hpp/exact_sum.hpp"
 #include "hpp/library.hpp"
 #include "hpp/operation.hpp"
 #include "hpp/plan.hpp"

@@ -17,6 +17,7 @@
 #include "bootstrap/peer.h"
 #include "core/context.h"
 #include "core/exact_sums.h"
+#include "memory/exact_digits.h"
 #include "memory/exact_kernels.h"
 #include "memory/host_kernels.h"
 #include "planner/cost_model.h"
@@ -418,6 +419,26 @@ odc_status odc_plan_cost(const char *model, double *a, double *b) {
         const odc::CostModel found = odc::cost_model(model);
         *a = found.a;
         *b = found.b;
+    });
+}
+
+odc_status odc_exact_add(double *digits, const double *values, size_t count) {
+    return guard([&] {
+        if (digits == nullptr || (values == nullptr && count > 0)) {
+            fail(ODC_ERROR_ARGUMENT, "odc_exact_add: `digits` and `values` must not be NULL");
+        }
+        odc::ExactDigits sum("odc_exact_add", digits);
+        sum.add({values, count});
+        sum.write(digits);
+    });
+}
+
+odc_status odc_exact_value(const double *digits, double *value) {
+    return guard([&] {
+        if (digits == nullptr || value == nullptr) {
+            fail(ODC_ERROR_ARGUMENT, "odc_exact_value: `digits` and `value` must not be NULL");
+        }
+        *value = odc::ExactDigits("odc_exact_value", digits).value();
     });
 }
 

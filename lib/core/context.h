@@ -2,8 +2,8 @@
 // The contract: what one rank may do when, and what it waits for.
 #pragma once
 
+#include "base/counters.h"
 #include "core/claims.h"
-#include "core/counters.h"
 #include "core/host_tree.h"
 #include "core/job.h"
 #include "core/speeds.h"

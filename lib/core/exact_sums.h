@@ -3,7 +3,7 @@
 // sums in f32 that the owner reads.
 #pragma once
 
-#include "core/counters.h"
+#include "base/counters.h"
 #include "core/shard.h"
 
 namespace odc {

@@ -6,9 +6,9 @@
 #include <mutex>
 #include <utility>
 
+#include "base/counters.h"
 #include "base/element_type.h"
 #include "bootstrap/peer.h"
-#include "core/counters.h"
 #include "core/exact_sums.h"
 #include "core/gpu_call.h"
 #include "core/remote_memory.h"

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/counters.h"
 #include "base/element_type.h"
 #include "bootstrap/peer.h"
-#include "core/counters.h"
 #include "core/exact_sums.h"
 #include "core/node_cache.h"
 #include "core/node_places.h"

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
+#include "base/counters.h"
 #include "base/element_type.h"
 #include "bootstrap/peer.h"
-#include "core/counters.h"
 #include "core/node_places.h"
 #include "core/shard_directory.h"
 #include "core/wait.h"

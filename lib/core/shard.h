@@ -2,10 +2,10 @@
 // A shard as one rank knows it: its description, its own slice, and the records of the other owners.
 #pragma once
 
-#include "core/slice_layout.h"
 #include "memory/exact_sum.h"
 #include "memory/shard_record.h"
 #include "memory/shared_arena.h"
+#include "memory/slice_layout.h"
 #include "transport/transport.h"
 
 #include <odc/odc.h>

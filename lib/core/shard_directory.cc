@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/counters.h"
 #include "bootstrap/peer.h"
-#include "core/counters.h"
 #include "core/operation.h"
 #include "core/wait.h"
 

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "base/element_type.h"
+#include "memory/float_mode.h"
 
 // Highway compiles the part below once per instruction set; the dispatch at the end picks one at run time.
 #undef HWY_TARGET_INCLUDE
@@ -226,6 +227,7 @@ LoopChoice &exact_choice(int32_t gradient_type) {
 
 Special add_exactly_by(AddLoop loop, Sum sum, Found found, int32_t gradient_type, int exponent, int64_t *sums,
                        const void *gradient, size_t count) {
+    const DefaultFloatMode mode;
     return HWY_DYNAMIC_DISPATCH(add_exactly_target)(loop, sum, found, gradient_type, exponent, sums, gradient, count);
 }
 
@@ -253,6 +255,7 @@ bool add_exact_sums(Sum sum, int64_t *sums, const void *from, size_t count) {
 }
 
 double exact_sums_to_f32(void *to, const int64_t *sums, size_t count, int exponent) {
+    const DefaultFloatMode mode;
     return HWY_DYNAMIC_DISPATCH(exact_sums_to_f32_target)(to, sums, count, exponent);
 }
 

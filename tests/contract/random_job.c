@@ -235,6 +235,16 @@ static void wait_for_some(hand *by) {
     }
 }
 
+static void add_item(hand *by, uint64_t item) {
+    world *w = by->world;
+    if (w->plan.item_shard >= 0) {
+        const tensor t = w->own[w->plan.item_shard].t;
+        use_shard(by, t, 0, item_salt(&w->plan, item));
+        count(&w->tally->exact, t.numel);
+        count(&w->tally->item_additions, 1);
+    }
+}
+
 /* Each item is handed out once, whoever asks. */
 static void claim_some(hand *by) {
     world *w = by->world;
@@ -252,6 +262,7 @@ static void claim_some(hand *by) {
             const int minibatch = w->plan.minibatch + 1;
             CHECK(atomic_exchange(&w->scene->given[minibatch % PARITIES][item], minibatch) != minibatch);
             ++by->claimed;
+            add_item(by, item);
         }
     }
 }
@@ -415,6 +426,18 @@ static void reduce_and_check(world *w, int in_sync, int n, int by) {
     count(&w->tally->elements, (uint64_t)n);
 }
 
+/* Of the gradients that were added to a shard in this minibatch. */
+static size_t all_salts(const world *w, int index, uint64_t salts[MAX_SIZE * MOST_ADDS + MOST_ITEMS]) {
+    const int minibatch = w->plan.minibatch + 1;
+    size_t n = added_salts(&w->plan.shards[index], salts);
+    for (uint64_t item = 0; index == w->plan.item_shard && item < w->plan.items; ++item) {
+        if (atomic_load(&w->scene->given[minibatch % PARITIES][item]) == minibatch) {
+            salts[n++] = item_salt(&w->plan, item);
+        }
+    }
+    return n;
+}
+
 static void check_own_sums(const own_shard *own, const uint64_t *salts, size_t n) {
     if (own->model == NULL) {
         check_sums(own->t, salts, n);
@@ -436,9 +459,9 @@ static void sync_and_check(world *w) {
         w->hands[i].started_count = 0;
     }
     for (int i = 0; i < MAX_SHARDS; ++i) {
-        uint64_t salts[MAX_SIZE * MOST_ADDS];
+        uint64_t salts[MAX_SIZE * MOST_ADDS + MOST_ITEMS];
         if (w->own[i].registered && w->plan.shards[i].gradient_type != 0) {
-            check_own_sums(&w->own[i], salts, added_salts(&w->plan.shards[i], salts));
+            check_own_sums(&w->own[i], salts, all_salts(w, i, salts));
             count(&w->tally->elements, w->own[i].numel);
         }
     }

@@ -16,9 +16,10 @@ typedef struct tally {
     _Atomic uint64_t elements; /* compared with the model */
     _Atomic uint64_t asks;     /* calls of `interrupted` */
     _Atomic uint64_t interruptions;
-    _Atomic uint64_t claims;   /* items */
-    _Atomic uint64_t exact;    /* elements added to exact sums */
-    _Atomic uint64_t refusals; /* illegal calls that failed */
+    _Atomic uint64_t claims;         /* items */
+    _Atomic uint64_t exact;          /* elements added to exact sums */
+    _Atomic uint64_t item_additions; /* of claimed items to exact sums */
+    _Atomic uint64_t refusals;       /* illegal calls that failed */
     _Atomic uint64_t signals;
     _Atomic uint64_t ahead;     /* operations done while another rank was still in the previous minibatch */
     _Atomic uint64_t survivors; /* 1: the rank has read that the victim died */

@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-enum { LARGE = 100000, MANY_MIB = 2000000 };
+enum { FEW = 5000, LARGE = 100000, MANY_MIB = 2000000 };
 
 static int one_in(schedule *plan, uint64_t n) { return random_below(&plan->random, n) == 0; }
 
@@ -19,7 +19,7 @@ static uint64_t draw_numel(schedule *plan) {
     switch (random_below(&plan->random, 4)) {
         case 0: return random_below(&plan->random, 4);
         case 1: return 1 + random_below(&plan->random, 100);
-        case 2: return 1 + random_below(&plan->random, 5000);
+        case 2: return 1 + random_below(&plan->random, FEW);
         default: return 1 + random_below(&plan->random, LARGE / smaller);
     }
 }
@@ -108,6 +108,18 @@ static void draw_additions(schedule *plan) {
     }
 }
 
+/* Of the first group, which all ranks have published before any claims. */
+static void choose_item_shard(schedule *plan) {
+    plan->item_shard = -1;
+    for (int i = 0; i < MAX_SHARDS; ++i) {
+        const planned_shard *shard = &plan->shards[i];
+        if (shard->alive && shard->sum == ODC_SUM_EXACT && shard->group == 0 && shard->numel <= FEW &&
+            shard->rank_count == (uint64_t)plan->size) {
+            plan->item_shard = i;
+        }
+    }
+}
+
 void begin_schedule(schedule *plan, uint64_t seed, int size) {
     memset(plan, 0, sizeof *plan);
     plan->random = seed;
@@ -128,6 +140,7 @@ void draw_minibatch(schedule *plan) {
     plan->sync_values = one_in(plan, 3) ? 0 : 1 + (int)random_below(&plan->random, MOST_VALUES);
     plan->sync_by = one_in(plan, 2) ? ODC_SUM : ODC_MAX;
     plan->items = random_below(&plan->random, MOST_ITEMS + 1);
+    choose_item_shard(plan);
 }
 
 int lists_rank(const planned_shard *shard, int rank) {
@@ -165,6 +178,10 @@ size_t added_salts(const planned_shard *shard, uint64_t salts[MAX_SIZE * MOST_AD
         count += (size_t)shard->add_count[rank];
     }
     return count;
+}
+
+uint64_t item_salt(const schedule *plan, uint64_t item) {
+    return ((uint64_t)(plan->minibatch + 1) * MOST_ITEMS + item) * 7919;
 }
 
 double reduced_value(const schedule *plan, int rank, int index) {

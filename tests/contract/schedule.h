@@ -47,6 +47,7 @@ typedef struct schedule {
     int sync_values; /* reduced by the sync */
     int sync_by;
     uint64_t items; /* to be claimed */
+    int item_shard; /* exact sums of all ranks, to which whoever claims an item adds its gradient; -1: none */
 } schedule;
 
 void begin_schedule(schedule *plan, uint64_t seed, int size);
@@ -59,6 +60,9 @@ odc_shard_desc describe_planned(const planned_shard *shard);
 uint64_t parameter_salt(const schedule *plan, const planned_shard *shard);
 /* The sum of all additions of this minibatch; returns how many there are. */
 size_t added_salts(const planned_shard *shard, uint64_t salts[MAX_SIZE * MOST_ADDS]);
+
+/* Of an item's gradient. */
+uint64_t item_salt(const schedule *plan, uint64_t item);
 
 /* Value `index` that a rank passes, and the result for all ranks: small integers, so that it is exact. */
 double reduced_value(const schedule *plan, int rank, int index);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finding the slices of a shard of 1024 ranks, the first step of a gather or scatter-add.
-#include "core/slice_layout.h"
+#include "memory/slice_layout.h"
 
 #include <benchmark/benchmark.h>
 

@@ -4,8 +4,12 @@
 
 #include <hwy/targets.h>
 #include <odc/odc.h>
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
 
 #include <algorithm>
+#include <cfenv>
 #include <cmath>
 #include <csetjmp>
 #include <cstdarg>
@@ -344,6 +348,63 @@ void large_additions_are_whole_while_a_loop_is_chosen(void **) {
     assert_non_null(std::strstr(odc::exact_loop_figures().c_str(), "add f32 exactly by "));
 }
 
+// A mode of this thread in which subnormal numbers are lost and results are rounded up.
+class OtherFloatMode {
+public:
+#if defined(__SSE2__)
+    OtherFloatMode() : before_(_mm_getcsr()) { _mm_setcsr(before_ | kOther); }
+    ~OtherFloatMode() { _mm_setcsr(before_); }
+    static bool is_set() { return (_mm_getcsr() & kOther) == kOther; }
+
+private:
+    static constexpr unsigned kOther = 0xc040;  // flush to zero, to nearest or up, denormals are zeros
+    unsigned before_;
+#elif defined(__aarch64__)
+    OtherFloatMode() : before_(read()) { write(before_ | kOther); }
+    ~OtherFloatMode() { write(before_); }
+    static bool is_set() { return (read() & kOther) == kOther; }
+
+private:
+    static constexpr uint64_t kOther = uint64_t{1} << 24 | uint64_t{1} << 22;
+    static uint64_t read() {
+        uint64_t word;
+        asm volatile("mrs %0, fpcr" : "=r"(word));
+        return word;
+    }
+    static void write(uint64_t word) { asm volatile("msr fpcr, %0" : : "r"(word)); }
+    uint64_t before_;
+#else
+    OtherFloatMode() { std::fesetround(FE_UPWARD); }
+    ~OtherFloatMode() { std::fesetround(FE_TONEAREST); }
+    static bool is_set() { return std::fegetround() == FE_UPWARD; }
+#endif
+};
+
+// The least exponent, at which a unit is the least subnormal number.
+void the_programs_float_mode_changes_nothing(void **) {
+    std::vector<uint32_t> bits(1000);
+    std::iota(bits.begin(), bits.end(), 0x7ffe00U);  // on both sides of the least normal number
+    const Gradients gradients = gradients_of(ODC_F32, bits);
+    with_every_target([&] {
+        std::vector<int64_t> sums(bits.size());
+        {
+            const OtherFloatMode mode;
+            odc::add_exactly_by(AddLoop::Line, Sum::Store, Found::Finite, ODC_F32, odc::kLeastExponent, sums.data(),
+                                gradients.bytes.data(), sums.size());
+            assert_true(OtherFloatMode::is_set());
+        }
+        for (size_t i = 0; i < bits.size(); ++i) {
+            assert_true(sums[i] == addend_of(number_of(ODC_F32, bits[i]), odc::kLeastExponent).units);
+        }
+        {
+            const OtherFloatMode mode;
+            odc::exact_sums_to_f32(sums.data(), sums.data(), sums.size(), odc::kLeastExponent);
+            assert_true(OtherFloatMode::is_set());
+        }
+        assert_memory_equal(sums.data(), bits.data(), bits.size() * sizeof(uint32_t));
+    });
+}
+
 }  // namespace
 
 int main() {
@@ -354,6 +415,7 @@ int main() {
         cmocka_unit_test(a_single_special_value_is_seen),
         cmocka_unit_test(additions_of_any_length_touch_nothing_else),
         cmocka_unit_test(sums_become_the_nearest_f32),
+        cmocka_unit_test(the_programs_float_mode_changes_nothing),
         cmocka_unit_test(large_additions_are_whole_while_a_loop_is_chosen),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

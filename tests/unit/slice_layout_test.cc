@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The arithmetic of slices beyond 2^32 elements, for which no test machine has the memory.
-#include "core/slice_layout.h"
+#include "memory/slice_layout.h"
 #include "transport/shm/stripe_lock.h"
 
 #include <csetjmp>

@@ -319,8 +319,8 @@ void print_table(const Report &report) {
             "fastest rank, whichever takes longer; claimed: of the compute time\n");
     }
     fmt::print(
-        "{:.1f} GB gathered and {:.1f} GB added in {} layers of {} elements; every sum was exact, in both "
-        "schedules\n",
+        "{:.1f} GB gathered and {:.1f} GB added in {} layers of {} elements; every sum equals the model's, "
+        "in both schedules\n",
         double(sum.gather_bytes) * 1e-9, double(sum.scatter_add_bytes) * 1e-9, report.model.layers,
         report.layer_elements);
     if (report.settings.lookahead > 1) {

@@ -271,6 +271,25 @@ void exact_sums_do_not_depend_on_the_order() {
     });
 }
 
+void exact_sums_of_numbers_do_not_depend_on_the_division() {
+    run(2, [](odc::Context &context) {
+        const std::array<double, 3> values{1.0, 0x1p60, 0x1p-60};
+        odc::ExactSum sum;
+        if (context.rank() == 0) {
+            sum.add(values);
+        } else {
+            sum.add(-0x1p60);
+        }
+        context.all_reduce(sum.digits, odc::Reduction::Sum);
+        REQUIRE(sum.value() == 1.0);  // 2^-60 is rounded away only here
+        sum.add(-1.0);
+        REQUIRE(sum.value() == 0x1p-60);
+        REQUIRE_THROWS(ODC_ERROR_ARGUMENT, sum.add(0x1p94), "too large");
+        sum.digits[0] = 0.5;
+        REQUIRE_THROWS(ODC_ERROR_ARGUMENT, sum.value(), "digit 0 is 0.5");
+    });
+}
+
 void many_shards_are_registered_at_once_and_used_by_many_threads() {
     run(2, [](odc::Context &context) {
         const std::vector<odc::Description> descriptions{{"layer.0", 500}, {"layer.1", 500}, {"layer.2", 500}};
@@ -335,9 +354,10 @@ void each_item_is_claimed_once() {
 }  // namespace
 
 int main(int argc, char **argv) {
-    return run_tests("minibatch_test",
-                     {TEST(jobs_of_random_shards_are_as_the_model_says), TEST(a_half_may_be_absent),
-                      TEST(exact_sums_do_not_depend_on_the_order), TEST(each_item_is_claimed_once),
-                      TEST(many_shards_are_registered_at_once_and_used_by_many_threads)},
-                     argc, argv);
+    return run_tests(
+        "minibatch_test",
+        {TEST(jobs_of_random_shards_are_as_the_model_says), TEST(a_half_may_be_absent),
+         TEST(exact_sums_do_not_depend_on_the_order), TEST(exact_sums_of_numbers_do_not_depend_on_the_division),
+         TEST(each_item_is_claimed_once), TEST(many_shards_are_registered_at_once_and_used_by_many_threads)},
+        argc, argv);
 }

@@ -122,6 +122,10 @@ void call_all(const odc::Config &config, const odc::Description &description, co
     CALL(context.claims(0, status...));
     CALL(context.report_cost(1, status...));
     CALL(context.speeds(status...));
+    odc::ExactSum sum;
+    CALL(sum.add(1, status...));
+    CALL(sum.add(values, status...));
+    CALL(sum.value(status...));
     CALL(context.stats(status...));
     CALL(context.peer_stats(0, status...));
     CALL(context.route(0, status...));

@@ -293,6 +293,8 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "odc_minibatch_sync": (c_int, c_void_p),
     "odc_minibatch_sync_reduce": (c_int, c_void_p, POINTER(c_double), c_size_t, c_int32),
     "odc_all_reduce": (c_int, c_void_p, POINTER(c_double), c_size_t, c_int32),
+    "odc_exact_add": (c_int, POINTER(c_double), POINTER(c_double), c_size_t),
+    "odc_exact_value": (c_int, POINTER(c_double), POINTER(c_double)),
     "odc_claim": (c_int, c_void_p, c_uint64, POINTER(c_uint64)),
     "odc_get_claims": (c_int, c_void_p, c_uint64, POINTER(c_uint64), c_size_t, POINTER(c_size_t)),
     "odc_report_cost": (c_int, c_void_p, c_double),

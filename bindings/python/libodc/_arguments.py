@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import enum
+import math
 import operator
 import os
 from collections.abc import Sequence
@@ -45,6 +46,17 @@ def c_integer(what: str, value: Any, most: int) -> int:
     if not 0 <= whole <= most:
         raise ArgumentError(f"{what} is {_shown(value)}, must be an integer in 0..{most}") from reason
     return whole
+
+
+def c_float(what: str, value: Any) -> float:
+    """Of f32: ctypes makes infinities of larger ones."""
+    try:
+        number = math.nan if isinstance(value, str) else float(value)
+    except Exception:  # anything that its __float__ raises
+        number = math.nan
+    if not abs(number) < 2.0**128:
+        raise ArgumentError(f"{what} is {_shown(value)}, must be a number below 2**128 in magnitude")
+    return number
 
 
 def c_integers(what: str, values: Sequence[Any], most: int) -> list[int]:

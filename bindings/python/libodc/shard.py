@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ._abi import Memory, Status, Summation, Type, lib, odc_shard_desc, odc_slice
-from ._arguments import INT32, UINT64, c_enum, c_integer, c_integers, c_string
+from ._arguments import INT32, UINT64, c_enum, c_float, c_integer, c_integers, c_string
 from ._capsules import take_kept
 from ._handle import Handle, finish
 from ._streams import stream_handle
@@ -70,7 +70,7 @@ class ShardDescription:
             rank_count=0 if ranks is None else len(ranks),
             memory=self.memory,
             sum=Summation.EXACT if self.sum == "exact" else 0,
-            largest=self.largest,
+            largest=c_float(f"largest {of}", self.largest),
         )
 
 

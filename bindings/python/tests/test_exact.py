@@ -2,6 +2,7 @@
 """Exact sums against a model of rational numbers: every bf16 and f16 value, random f32, any number of ranks."""
 
 import math
+import re
 import struct
 from fractions import Fraction
 from pathlib import Path
@@ -126,7 +127,10 @@ def test_bad_descriptions() -> None:
             context.register("x", 10, sum="close")  # type: ignore[arg-type]
         with pytest.raises(libodc.UnsupportedError, match="f64"):
             context.register("x", 10, Type.F64, Type.F64, sum="exact")
-        for largest in (math.inf, 1e300, math.nan, 2.0**-99):
+        for largest in (math.inf, 1e300, math.nan, "1"):
+            with pytest.raises(libodc.ArgumentError, match=re.escape(f'largest of shard "x" is {largest!r}, must be')):
+                context.register("x", 10, sum="exact", largest=largest)
+        for largest in (2.0**127.5, 2.0**-99):
             with pytest.raises(libodc.ArgumentError, match="2\\^-98"):
                 context.register("x", 10, sum="exact", largest=largest)
         with pytest.raises(libodc.ArgumentError, match="sum is not ODC_SUM_EXACT"):

@@ -50,6 +50,20 @@ def test_what_is_not_finite_stays() -> None:
     assert math.isnan(ExactSum([math.inf, -math.inf]).value)
 
 
+class Loss:
+    """As a tensor that needs a gradient: torch warns where that is made a number."""
+
+    def __float__(self) -> float:
+        raise AssertionError("not detached")
+
+    def detach(self) -> float:
+        return 0.5
+
+
+def test_a_loss_that_needs_a_gradient_is_taken() -> None:
+    assert ExactSum([Loss(), Loss()]).value == 1.0
+
+
 def test_wrong_values_are_refused() -> None:
     with pytest.raises(ValueError, match="too large for an exact sum"):
         ExactSum([2.0**94])

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import math
 import random
+import re
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -150,6 +151,12 @@ def mixes(rank: int, size: int) -> None:
     shard_blocks(model, mesh_of(size))
     with pytest.raises(ArgumentError, match=r'exact_state has nothing of FSDP group ".*"; it is of other'):
         attach(model, adamw(model), sums="exact", exact_state={"other": 1.0})
+    for wrong in ("x", None, 1e300, math.nan):
+        state = {"(root)": 1.0, "blocks.0": wrong, "blocks.1": 1.0}
+        with pytest.raises(ArgumentError, match=re.escape(f'exact_state["blocks.0"] is {wrong!r}, must be a number')):
+            attach(model, adamw(model), sums="exact", exact_state=state)
+    with pytest.raises(ArgumentError, match="exact_state is 5, must be what"):
+        attach(model, adamw(model), sums="exact", exact_state=5)  # type: ignore[arg-type]
     with attach(model, adamw(model), sums="exact") as job:
         square_loss(model, sample(0, rank, 0).float(), 1.0)
         with pytest.raises(ArgumentError, match=r"'loss'.* has been a number in one call and an ExactSum in another"):

@@ -27,7 +27,7 @@ import libodc
 Gradients = list[list[torch.Tensor]]
 
 RANKS = 3
-RECIPE = Recipe(vocabulary=17, start=16, width=32, blocks=2, rate=1e-2, seed=5)
+RECIPE = Recipe(vocabulary=17, start=16, width=32, blocks=2, rate=1e-2, seed=5, reduced=torch.float32)
 # By minibatch and rank. Equally many microbatches, as collectives need; and any number.
 EVEN: list[list[Microbatches]] = [[[[0, 1], [2]], [[3], [4]], [[5], [6, 7]]], [[[7]], [[6, 5, 4]], [[3, 2]]]]
 UNEVEN: list[list[Microbatches]] = [[[], [[0], [1, 2], [3]], [[4, 5, 6, 7]]], [[[7, 6], [5]], [], [[4], [3], [2]]]]

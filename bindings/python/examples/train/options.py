@@ -73,6 +73,9 @@ class Options:
     seeds: int
     windows: int
     lookahead: int
+    reduce: str
+    kill: int | None
+    resume: bool
 
 
 def parse_options(arguments: list[str], description: str) -> Options:
@@ -85,7 +88,7 @@ def parse_options(arguments: list[str], description: str) -> Options:
     _add_common(compute, scale=32, width=192, blocks=4)
     _add_common(emulated, scale=128, width=64, blocks=3)
     _add_common(order, scale=128, width=64, blocks=2)
-    _add_common(exact, scale=128, width=64, blocks=2)
+    _add_common(exact, scale=512, width=64, blocks=2)
     compute.add_argument("--rounds", type=_whole(1), default=8, help="turns of each arm (default: %(default)s)")
     compute.add_argument("--turn", type=_whole(1), default=2, help="minibatches of a turn (default: %(default)s)")
     compute.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to compute (default: cpu)")
@@ -102,12 +105,21 @@ def parse_options(arguments: list[str], description: str) -> Options:
     order.add_argument("--windows", type=_whole(1), default=12, help=f"of {WINDOW} minibatches (default: %(default)s)")
     order.add_argument("--lookahead", type=_window_part, default=2, help="that is compared (default: %(default)s)")
     exact.add_argument("--minibatches", type=_whole(1), default=50, help="of each plan (default: %(default)s)")
-    # A minibatch is 24 times --minibatch samples, whatever the number of ranks.
-    exact.set_defaults(ranks=24, minibatch=1, seconds=0.0, seeds=0, windows=0, lookahead=0)
+    exact.add_argument(
+        "--reduce", choices=("f32", "bf16"), default="f32", help="type in which gradients are reduced (default: f32)"
+    )
+    ends = exact.add_mutually_exclusive_group()
+    kill = "the last rank is killed (SIGKILL) in this minibatch, of odc + claims, of which there are checkpoints"
+    ends.add_argument("--kill", type=_whole(3), metavar="MINIBATCH", help=kill)
+    ends.add_argument("--resume", action="store_true", help="every plan goes on from the checkpoint of such a run")
+    # A minibatch is 16 times --minibatch samples, whatever the number of ranks.
+    exact.set_defaults(ranks=16, minibatch=1, seconds=0.0, seeds=0, windows=0, lookahead=0)
     order.set_defaults(minibatches=0, seconds=0.0)
     order.set_defaults(minibatch=4, rate=3e-3)  # about the best rate in the order of the data
     for one in (emulated, order, exact):
         one.set_defaults(rounds=0, turn=0, device="cpu", compare=None, slow=None)
+    for one in (compute, emulated, order):
+        one.set_defaults(reduce="f32", kill=None, resume=False)
     for one in (compute, emulated):
         one.set_defaults(ranks=0, seeds=0, windows=0, lookahead=0)
     known = experiments.choices
@@ -119,6 +131,10 @@ def parse_options(arguments: list[str], description: str) -> Options:
         chosen = known[options.experiment]
         meant = _meant(others[0].partition("=")[0], chosen.known_options())
         chosen.error(f"unknown: {' '.join(others)}{meant} (see 'train.py {options.experiment} --help')")
+    if options.kill and options.kill >= options.minibatches:
+        exact.error(
+            f"--kill {options.kill}: minibatches are numbered 0 to {options.minibatches - 1}; see --minibatches"
+        )
     return Options(**vars(options))
 
 

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 WAIT_SECONDS = 300.0
@@ -39,11 +39,12 @@ class Job(Protocol):
         """Leaves the job."""
 
 
-def shard(model: nn.Module, blocks: nn.ModuleList, mesh: DeviceMesh) -> None:
-    """Applies FSDP2 to each block and to the rest, with plain sums as gradients."""
+def shard(model: nn.Module, blocks: nn.ModuleList, mesh: DeviceMesh, reduced: torch.dtype) -> None:
+    """Applies FSDP2 to each block and to the rest, with plain sums as gradients, which are reduced in this type."""
+    policy = MixedPrecisionPolicy(reduce_dtype=reduced)
     for block in blocks:
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
     for module in fsdp_modules(model):
         # gloo's average has been wrong in some versions; the caller divides by the weight anyway.
         module.set_gradient_divide_factor(1.0)

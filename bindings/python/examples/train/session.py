@@ -34,7 +34,8 @@ class Session:
     @property
     def recipe(self) -> Recipe:
         o = self.options
-        return Recipe(self.dataset.vocabulary, self.dataset.start, o.width, o.blocks, o.rate, o.seed)
+        reduced = {"f32": torch.float32, "bf16": torch.bfloat16}[o.reduce]
+        return Recipe(self.dataset.vocabulary, self.dataset.start, o.width, o.blocks, o.rate, o.seed, reduced)
 
     def workload(self, arms: Iterable[Arm]) -> Workload:
         policies = dict.fromkeys(arm.policy for arm in arms)

@@ -24,7 +24,8 @@ from libodc.torch import fsdp2
 
 @dataclass(frozen=True)
 class Recipe:
-    """Parameters shared by all arms. `start`: the token before a sample; `rate`: the learning rate."""
+    """Parameters shared by all arms. `start`: the token before a sample; `rate`: the learning rate; `reduced`:
+    the type in which gradients are reduced."""
 
     vocabulary: int
     start: int
@@ -32,6 +33,7 @@ class Recipe:
     blocks: int
     rate: float
     seed: int
+    reduced: torch.dtype
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Trainer:
         number = torch.cuda.current_device() if mesh.device_type == "cuda" else None
         self._where = torch.device(mesh.device_type, number)
         self.model = Decoder(recipe.vocabulary, recipe.width, recipe.blocks).to(self._where)
-        shard(self.model, self.model.blocks, mesh)
+        shard(self.model, self.model.blocks, mesh, recipe.reduced)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=recipe.rate)
         self._job = arm.attach(self.model, self.optimizer)
         self._rank = mesh.get_rank()

@@ -17,6 +17,7 @@ compile_error!("libodc is for 64-bit Linux");
 pub const ODC_VERSION_MAJOR: u32 = 0;
 pub const ODC_VERSION_MINOR: u32 = 1;
 pub const ODC_VERSION_PATCH: u32 = 0;
+pub const ODC_EXACT_DIGITS: u32 = 6;
 
 /// Opaque.
 #[repr(C)]
@@ -320,6 +321,9 @@ extern "C" {
     pub fn odc_minibatch_sync(context: *mut odc_context) -> odc_status;
     pub fn odc_minibatch_sync_reduce(context: *mut odc_context, values: *mut f64, count: usize, op: i32) -> odc_status;
     pub fn odc_all_reduce(context: *mut odc_context, values: *mut f64, count: usize, op: i32) -> odc_status;
+
+    pub fn odc_exact_add(digits: *mut f64, values: *const f64, count: usize) -> odc_status;
+    pub fn odc_exact_value(digits: *const f64, value: *mut f64) -> odc_status;
 
     pub fn odc_claim(context: *mut odc_context, count: u64, index: *mut u64) -> odc_status;
     pub fn odc_get_claims(

@@ -40,6 +40,7 @@ mod config;
 mod context;
 mod element;
 mod error;
+mod exact_sum;
 mod gpu;
 mod library;
 mod operation;
@@ -53,6 +54,7 @@ pub use config::{Config, LogLevel};
 pub use context::Context;
 pub use element::{Bf16, Element, Gradient, GradientHalf, ParameterHalf, F16};
 pub use error::{Error, Failed};
+pub use exact_sum::ExactSum;
 pub use gpu::GpuOperation;
 pub use library::{
     build, check_library, library_path, settings, topology, transports, Setting, Topology, Transport, Version,

@@ -4,7 +4,9 @@
 
 mod ranks;
 
-use odc::{Bf16, Description, GradientHalf, Minibatch, Open, Opening, Owned, ParameterHalf, Reduction, Shard, F16};
+use odc::{
+    Bf16, Description, ExactSum, GradientHalf, Minibatch, Open, Opening, Owned, ParameterHalf, Reduction, Shard, F16,
+};
 use ranks::mix;
 
 const MINIBATCHES: u64 = 4;
@@ -312,6 +314,26 @@ fn exact_sums_do_not_depend_on_the_order() {
         assert_eq!((shard.largest(), owned.stats().unwrap().clamped_addends), (2.0, 0));
         let error = owned.register::<(), f32>(&Description::new("wrong", 2).exact(f32::NAN)).unwrap_err();
         assert!(error.to_string().contains("largest is nan"), "{}", error);
+    });
+}
+
+#[test]
+fn exact_sums_of_numbers_do_not_depend_on_the_division() {
+    ranks::run(2, |context| {
+        let mut owned = context.begin().unwrap();
+        let mut sum = ExactSum::default();
+        let large = 2f64.powi(60);
+        if owned.rank() == 0 {
+            sum.add(&[1.0, large, 1.0 / large]).unwrap();
+        } else {
+            sum.add(&[-large]).unwrap();
+        }
+        owned.all_reduce(&mut sum.digits, Reduction::Sum).unwrap();
+        assert_eq!(sum.value().unwrap(), 1.0); // 2^-60 is rounded away only here
+        sum.add(&[-1.0]).unwrap();
+        assert_eq!(sum.value().unwrap(), 1.0 / large);
+        let error = sum.add(&[2f64.powi(94)]).unwrap_err();
+        assert!(error.to_string().contains("too large"), "{}", error);
     });
 }
 

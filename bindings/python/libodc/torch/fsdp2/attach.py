@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..._abi import Memory
+from ..._arguments import c_float
 from ...context import Context, init
 from ...errors import ArgumentError, JobError, MismatchError, NoMemoryError, UnsupportedError
 from ...route import Route
@@ -126,13 +127,17 @@ def attach(
 
 
 def _largest(exact_state: Mapping[str, float] | None, name: str) -> float:
+    if exact_state is None:
+        return 0.0
+    if not isinstance(exact_state, Mapping):
+        raise ArgumentError(f"exact_state is {exact_state!r}, must be what Job.exact_state() returned")
     if not exact_state:
         return 0.0
     if name not in exact_state:
         raise ArgumentError(
             f'exact_state has nothing of FSDP group "{name}"; it is of {", ".join(sorted(exact_state))}'
         )
-    return exact_state[name]
+    return c_float(f'exact_state["{name}"]', exact_state[name])
 
 
 @dataclass(frozen=True)
