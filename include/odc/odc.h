@@ -173,7 +173,7 @@ ODC_API odc_status odc_scatter_add(odc_shard *shard, const void *full, uint64_t 
 ODC_API odc_status odc_gather_start(odc_shard *shard, void *full, uint64_t numel, void *stream, uint64_t *operation);
 ODC_API odc_status odc_scatter_add_start(odc_shard *shard, const void *full, uint64_t numel, void *stream, uint64_t *operation);
 ODC_API odc_status odc_wait(odc_context *context, uint64_t operation);
-/* Completes this rank's additions to the shard in this minibatch: its host's sums for other hosts may go before the sync. */
+/* Ends this rank's additions to the shard in this minibatch: its host's sums for other hosts may then go before the sync. */
 ODC_API odc_status odc_finish(odc_shard *shard, void *stream);
 /* Completes this rank's operations, on streams too, arrives, and returns once all ranks of the job have: the one wait for
  * all. Then gradients are final, elements nobody added to are zero, and the slices are this rank's until it publishes. */

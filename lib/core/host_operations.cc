@@ -163,8 +163,9 @@ void HostOperations::tell_published(Shard &shard) {
 }
 
 void HostOperations::end_additions(Shard &shard, const std::vector<Operation *> &started) {
+    Job::Wait wait(job_, call_name(Call::Finish));
     for (Operation *addition : started) {
-        finish(*addition);
+        add_if_not_yet(*addition, wait);
     }
     shard.finished = epoch();
     sums_->finish(shard);
@@ -362,12 +363,7 @@ void HostOperations::finish(Operation &operation) {
         finish_gather(operation, *gather, wait);
         return;
     }
-    if (!std::get<Operation::ScatterAdd>(operation.kind).added) {
-        for (uint64_t i = 0; i < shard.owners(); ++i) {
-            directory_.await_published(shard, (shard.own_index() + i) % shard.owners(), wait);
-        }
-        add(operation, wait);
-    }
+    add_if_not_yet(operation, wait);
     if (operation.started_only) {
         await_in_flight(operation, wait);
         return;
@@ -378,6 +374,17 @@ void HostOperations::finish(Operation &operation) {
     } catch (...) {
         job_.fail_halfway(Call::ScatterAdd);
     }
+}
+
+void HostOperations::add_if_not_yet(Operation &operation, Job::Wait &wait) {
+    if (std::get<Operation::ScatterAdd>(operation.kind).added) {
+        return;
+    }
+    Shard &shard = *operation.shard;
+    for (uint64_t i = 0; i < shard.owners(); ++i) {
+        directory_.await_published(shard, (shard.own_index() + i) % shard.owners(), wait);
+    }
+    add(operation, wait);
 }
 
 void HostOperations::await_in_flight(Operation &operation, Job::Wait &wait) {

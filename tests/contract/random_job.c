@@ -370,12 +370,12 @@ static void publish_one(world *w, int index) {
     }
 }
 
-/* Nothing is added to a group after it has been used, so a rank may say so at once; any rank may, of any of them. */
+/* Nothing is added to a group after it has been used, but what is claimed, so any rank may say so at once, of any of them. */
 static void finish_some(world *w, int group) {
     for (int i = 0; i < MAX_SHARDS; ++i) {
         const own_shard *own = &w->own[i];
         if (!own->registered || w->plan.shards[i].group != group || own->t.gradient_type == 0 ||
-            random_below(&w->local, 3) != 0) {
+            i == w->plan.item_shard || random_below(&w->local, 3) != 0) {
             continue;
         }
         CALL(w, odc_finish(own->handle, some_stream(own->t)));

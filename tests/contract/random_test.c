@@ -14,7 +14,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-enum { CALLS = 20000, CALLS_BETWEEN_HOSTS = 8000, CALLS_ON_GPUS = 5000, SLOWER_BY = 5, MANY_ASKS = 50 };
+enum { CALLS = 20000, CALLS_BETWEEN_HOSTS = 8000, CALLS_ON_GPUS = 5000, SLOWER_BY = 5, MANY_ASKS = 50, MANY_JOBS = 10 };
 
 typedef struct sums {
     uint64_t calls, elements, asks, interruptions, claims, exact, item_additions, refusals, signals, ahead, survivors;
@@ -105,7 +105,7 @@ static void random_jobs_equal_the_model(void **state) {
         run_job(seed, size);
         add_up(&all);
     }
-    CHECK(jobs == 1 || (all.exact > 0 && all.item_additions > 0)); /* of one job there may be none */
+    CHECK(jobs < MANY_JOBS || (all.exact > 0 && all.item_additions > 0)); /* in a few jobs there may be none */
     CHECK(all.refusals > 0 && all.elements > 0 && all.claims > 0);
     CHECK(all.interruptions > 0 || all.asks < MANY_ASKS);
     CHECK(!chosen.signals || all.signals > 0);

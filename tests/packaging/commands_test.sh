@@ -16,7 +16,7 @@ PAGES = sorted(
                          "packaging/*.md", "tools/README.md", "lib/**/README.md") for page in Path().glob(glob)})
 # Programs that are not of this repository, and why their lines are not run here.
 OTHERS = {"cmake": "builds or installs", "ctest": "runs all tests", "pip": "installs; packages.sh runs it", "cc": "snippets_test.sh runs it",
-          "c++": "tests/cpp.sh builds the same", "torchrun": "test_minimal_fsdp2.py runs it", "sudo": "installs; snippets_test.sh runs it",
+          "c++": "tests/cpp.sh builds the same", "torchrun": "test_minimal_fsdp2.py runs it", "accelerate": "test_fsdp2_launched.py runs it", "sudo": "installs; snippets_test.sh runs it",
           "export": "sets variables", "cd": "changes the folder", "cargo": "tests/rust.sh runs it",
           "target/debug/examples/train": "tests/rust.sh runs it", "build/train": "tests/cpp.sh runs it", "./example": "snippets_test.sh runs it"}
 failures, not_run, ran = [], [], 0

@@ -191,7 +191,7 @@ class Shard:
         return self._start("scatter_add", lib.odc_scatter_add_start, buffer, self._stream(stream))
 
     def finish(self, stream: Any = None) -> None:
-        """Declares that this rank adds nothing more in this minibatch: its host's sums may be sent before the sync."""
+        """Ends this rank's additions in this minibatch: its host's sums for other hosts may then go before the sync."""
         on = self._stream(stream)
         with self._handle.call():
             check(lib.odc_finish(self._pointer, on))

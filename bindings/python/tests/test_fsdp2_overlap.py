@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
@@ -20,6 +21,7 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 from torch_ranks import run_torch_ranks  # noqa: E402
 
 from libodc.torch import fsdp2  # noqa: E402
+from libodc.torch.fsdp2.overlap import told_of_last  # noqa: E402
 
 nn = torch.nn
 fsdp = pytest.importorskip("torch.distributed.fsdp")
@@ -152,6 +154,45 @@ def untraced(size: int) -> Any:
     for block in model:
         block.span = nullcontext
     return model
+
+
+def sends(rank: int, size: int, told: bool, sent: Any, all_looked: Any) -> None:
+    """Ranks 0 and 2, and 1 and 3, are on a host. `sent`: bytes by rank; `told`: what the last microbatch is."""
+    model = untraced(size)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    crossing = sum(parameter.numel() for parameter in model.parameters()) * 4  # each sum, once to its owner
+    with fsdp2.attach(model, optimizer, timeout=60) as job:
+
+        def sent_in(minibatch: int) -> float:
+            sent[rank] = job.context.stats().sent_bytes
+            return float(sum(sent)) - minibatch * crossing
+
+        for minibatch in range(2):
+            for _ in job.microbatches(range(3)) if told else range(3):
+                model(torch.ones(2, 8)).sum().backward()
+            deadline = time.monotonic() + 60
+            while told and sent_in(minibatch) < crossing:
+                assert time.monotonic() < deadline
+                time.sleep(0.001)
+            assert sent_in(minibatch) == (crossing if told else 0)
+            all_looked.wait(60)
+            job.sync_gradients()
+            sent_in(minibatch)
+            all_looked.wait(60)
+            assert sent_in(minibatch) == crossing
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@pytest.mark.usefixtures("two_hosts")
+@pytest.mark.parametrize("told", [True, False])
+def test_a_hosts_sums_are_sent_behind_the_last_microbatch_where_it_is_known(told: bool) -> None:
+    run_torch_ranks(4, sends, told, multiprocessing.Array("d", 4), multiprocessing.Barrier(4))
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_microbatches_are_all_yielded_in_order(count: int) -> None:
+    assert list(told_of_last(range(count), None)) == list(range(count))
 
 
 def asks_and_syncs(rank: int, size: int) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -32,7 +32,7 @@ from .crosscheck import Crosscheck
 from .divisions import Divisions
 from .group import Group
 from .homes import move_in, move_out
-from .overlap import Overlap
+from .overlap import Overlap, told_of_last
 from .report import MinibatchReport
 from .steps import Steps
 from .streams import Streams
@@ -42,6 +42,7 @@ from .totals import VALUES, Combined, Given, Totals, given
 from .whole import copy_parameters, kept_unsharded
 
 logger = logging.getLogger("libodc")
+T = TypeVar("T")
 
 _in_use: list[list[Group]] = []  # kept forever: a GPU may still use their slices
 
@@ -108,6 +109,11 @@ class Job:
     def context(self) -> Context:
         """Gives access to routes and statistics."""
         return self._context
+
+    def microbatches(self, minibatch: Iterable[T]) -> Iterator[T]:
+        """Yields this rank's microbatches, each for one forward and backward, and reads one ahead. In the last one a
+        group's additions end with its own backward: between hosts its host's sums are then sent behind the rest."""
+        return told_of_last(minibatch, self.overlap)
 
     def sync_gradients(
         self,

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
+from itertools import chain, pairwise
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -12,6 +15,9 @@ import torch.distributed as dist
 from ..._abi import Memory
 from ...route import Route
 from ...shard import Operation, Shard
+
+
+T = TypeVar("T")
 
 
 class GatherWork(dist.Work):
@@ -37,6 +43,9 @@ class Overlap:
 
     def __init__(self) -> None:
         self._additions: deque[Operation] = deque()
+        self._last = False  # the minibatch's last microbatch is running
+        self._counts: dict[Shard, int] = {}  # additions in this microbatch
+        self._usual: dict[Shard, int] = {}  # in the one before
 
     def gather(self, shard: Shard, full: torch.Tensor) -> GatherWork:
         return GatherWork(shard.gather_start(full))
@@ -47,10 +56,23 @@ class Overlap:
             self._additions[0].wait()
             self._additions.popleft()
         self._additions.append(shard.scatter_add_start(full))
+        self._counts[shard] = self._counts.get(shard, 0) + 1
+        if self._last and self._counts[shard] == self._usual.get(shard):
+            shard.finish()
+
+    def begin_microbatch(self) -> None:
+        self._usual.update(self._counts)
+        self._counts.clear()
+
+    def begin_last(self) -> None:
+        """Also finishes each shard, behind its last addition, so that its host's sums are sent while others compute."""
+        self.begin_microbatch()
+        self._last = True
 
     def synced(self) -> None:
         """The sync has completed all additions."""
         self._additions.clear()
+        self._last = False
 
 
 def overlap_of(routes: list[Route], memory: Memory) -> Overlap | None:
@@ -59,3 +81,12 @@ def overlap_of(routes: list[Route], memory: Memory) -> Overlap | None:
     if memory is not Memory.HOST:
         return None
     return None if all(route.transport == "shm" for route in routes) else Overlap()
+
+
+def told_of_last(microbatches: Iterable[T], overlap: Overlap | None) -> Iterator[T]:
+    """Yields them, and tells `overlap` which one is the last."""
+    end: Any = object()
+    for microbatch, following in pairwise(chain(microbatches, [end])):
+        if overlap is not None:
+            overlap.begin_last() if following is end else overlap.begin_microbatch()
+        yield microbatch
