@@ -295,11 +295,11 @@ static void refuses(odc_context *context, void *arg) {
     fill_gradients(t, full, salt_of(0, odc_rank(context), 0));
     CHECK_OK(odc_scatter_add_start(t.shard, full, t.numel, NULL, &operation));
     CHECK_OK(odc_finish(t.shard, NULL));
-    fill_gradients(t, full, 77); /* its additions are done */
+    CHECK_OK(odc_wait(context, operation));
+    fill_gradients(t, full, 77);
     CHECK_ERROR(odc_scatter_add(t.shard, full, t.numel, NULL), ODC_ERROR_PHASE, "\"layer\"", "odc_finish",
                 "minibatch 0");
     CHECK_ERROR(odc_scatter_add_start(t.shard, full, t.numel, NULL, &(uint64_t){0}), ODC_ERROR_PHASE, "odc_finish");
-    CHECK_OK(odc_wait(context, operation));
     CHECK_OK(odc_minibatch_sync(context));
     uint64_t salts[MOST_RANKS];
     for (int rank = 0; rank < odc_size(context); ++rank) {

@@ -57,7 +57,7 @@ impl<'c, Phase: Open> Minibatch<'c, Phase> {
     }
 
     /// "I add nothing more to the shard in this minibatch": lets what this host's ranks have added to slices of other hosts be
-    /// sent before the sync. No operation may be under way; dropped additions to the shard are completed.
+    /// sent before the sync. No operation may be under way.
     pub fn finish<P: ParameterHalf, G: Gradient>(&mut self, shard: &Shard<'c, P, G>) -> Result<(), Error> {
         self.own(shard)?;
         // SAFETY: the handle is valid, and nobody else uses this minibatch during the call.
