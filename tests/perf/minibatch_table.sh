@@ -12,13 +12,14 @@ peers=$(cd "$(dirname "$0")/peers" && pwd)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-# race NAME RANKS BYTES MICROBATCHES GATHERS ROUNDS [bf16]
+# race NAME HOSTS RANKS BYTES MICROBATCHES GATHERS ROUNDS [bf16]
 race() {
-    timeout 900 "$hosts" 2 -- "$hosts" ranks "$2" "$build/tests/perf/minibatch" "${@:3}" >"$scratch/$1"
+    timeout 900 "$hosts" "$2" -- "$hosts" ranks "$3" "$build/tests/perf/minibatch" "${@:4}" >"$scratch/$1"
 }
 
-race bytes 8 33554432 4 2 3 bf16
-race time 4 67108864 4 1 "$rounds"
+race bytes 2 8 33554432 4 2 3 bf16
+race time 2 4 67108864 4 1 "$rounds"
+race limit 1 4 67108864 4 1 "$rounds"
 RANKS_PER_HOST=2 timeout 300 "$hosts" 2 -- "$peers/mpi_hosts.sh" "$build/tests/perf/peers/mpi_peers" 67108864 7 >"$scratch/mpi" ||
     echo "minibatch_table.sh: no row of MPI" >&2
 timeout 300 "$hosts" 2 -- "$hosts" ranks 4 "${PYTHON:-python3}" -W ignore "$peers/gloo_peers.py" 7 >"$scratch/gloo" ||
@@ -46,10 +47,13 @@ row("2 × 4 ranks, bf16 parameters, f32 gradients: bytes into a host, at its int
     f"{received['flat'] / received['cached']:.1f} × as many", share <= 1.05)
 t = load("time")
 ratios = sorted(a / c for a, c in zip(t["flat"]["seconds"], t["cached"]["seconds"]))
-cached = statistics.median(t["cached"]["seconds"])
+flat, cached = (statistics.median(t[name]["seconds"]) for name in ("flat", "cached"))
 row("2 × 2 ranks, 64 MiB, a gather and an addition a microbatch: time without by time with", "≥ 4",
     f"{statistics.median(ratios):.2f} ({ratios[len(ratios) // 4]:.2f}–{ratios[-1 - len(ratios) // 4]:.2f}): "
-    f"{statistics.median(t['flat']['seconds']):.3f} s by {cached:.3f} s", statistics.median(ratios) >= 4)
+    f"{flat:.3f} s by {cached:.3f} s", statistics.median(ratios) >= 4)
+alone = statistics.median(load("limit")["flat"]["seconds"])
+row("the limit: time without by the time of the same 4 ranks on one host, with no network", "",
+    f"{flat / alone:.2f}: {alone:.3f} s", True)
 for name, what, bar, ops in (("mpi", "Open MPI", 4, ("MPI_Allgather", "MPI_Reduce_scatter_block")),
                              ("gloo", "gloo", 8, ("all_gather_into_tensor", "reduce_scatter_tensor"))):
     lines = {one["op"]: one for one in map(json.loads, open(f"{sys.argv[1]}/{name}"))}

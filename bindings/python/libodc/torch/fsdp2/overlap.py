@@ -16,7 +16,6 @@ from ..._abi import Memory
 from ...route import Route
 from ...shard import Operation, Shard
 
-
 T = TypeVar("T")
 
 
