@@ -63,7 +63,7 @@ class Context:
         sum: Literal["exact"] | None = None,
         largest: float = 0,
     ) -> Shard:
-        """Allocates this rank's slices (zeros) and lists them for the others; waits for nobody. See ShardDescription."""
+        """Allocates this rank's slices (zeros) and lists them for the others; waits for none. See ShardDescription."""
         one = ShardDescription(name, numel, parameters, gradients, ranks, slices, memory, sum, largest)
         return self.register_all([one])[0]
 
