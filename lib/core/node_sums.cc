@@ -77,12 +77,10 @@ void NodeSums::end(const std::vector<Shard *> &shards, Job::Wait &wait) {
     for (Shard *shard : shards) {
         if (adds(*shard)) {
             for_each_place(*shard, [&](uint64_t index, NodePlace &place) {
-                const bool known = shard->linked(place.holder) != nullptr;
-                if (known && !takes(*shard, index)) {
-                    place.has_sum = false;
-                } else if (directory_.await_presence(*shard, place.holder, wait)) {
+                const bool has_none = shard->linked(place.holder) != nullptr && !takes(*shard, index);
+                if (!has_none && directory_.await_presence(*shard, place.holder, wait)) {
                     count_in(*shard, index);
-                } else {  // nobody can add any more; in later minibatches the record may be another shard's
+                } else {  // released: nobody can add any more, and in later minibatches the record may be another shard's
                     place.has_sum = false;
                 }
             });
@@ -132,14 +130,14 @@ bool NodeSums::send(const Part &part) {
 
 void NodeSums::await_sent(Job::Wait &wait) {
     for (; !sent_.empty(); sent_.pop_back()) {
-        const auto &[part, request] = sent_.back();
-        const int owner = request->owner();
+        const Sent &sent = sent_.back();
+        const int owner = sent.request->owner();
         wait.describe([&, owner] {
             return formatted(
                 "what this host's ranks have added to the slice of {} of shard \"{}\" is on its way; it {}",
-                job_.who(owner), part.shard->name(), job_.what(owner));
+                job_.who(owner), sent.part.shard->name(), job_.what(owner));
         });
-        wait.until_served(owner, [&request = *request] { return request.is_complete(); });
+        wait.until_served(owner, [&sent] { return sent.request->is_complete(); });
     }
 }
 

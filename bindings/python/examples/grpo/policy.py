@@ -28,7 +28,7 @@ def made(settings: Settings, mesh: DeviceMesh, like: Decoder | None = None) -> D
     """`like`: where the parameters are copied from; None: the seed's."""
     torch.manual_seed(settings.seed)
     model = Decoder(sorting.VOCABULARY, settings.width, settings.blocks)
-    shard(model, model.blocks, mesh)
+    shard(model, model.blocks, mesh, torch.float32)
     if like is not None:
         copy_parameters(like, model)
     return model

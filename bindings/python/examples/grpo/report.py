@@ -120,7 +120,7 @@ def report(settings: Settings, ranks: int, outcomes: Mapping[str, Outcome], othe
         "ranks": ranks,
         "torch": torch.__version__,
         "verdict": words,
-        **circumstances(others),
+        **circumstances(others, 0),
         "arms": {
             name: one.summary() | ({"update": updates[name].summary()} if name in updates else {})
             for name, one in outcomes.items()
