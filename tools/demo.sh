@@ -19,7 +19,7 @@ updates=(--rollouts 8)
 case $* in
 '' | grpo) ;;
 --quick | 'grpo --quick')
-    compute=(--rounds 2)
+    compute=(--rounds 3)
     emulated=(--minibatches 3 --seconds 45)
     grpo=(--rollouts 10)
     updates=(--rollouts 3)
