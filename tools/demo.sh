@@ -22,7 +22,7 @@ case $* in
     compute=(--rounds 3)
     emulated=(--minibatches 3 --seconds 45)
     grpo=(--rollouts 10)
-    updates=(--rollouts 3)
+    updates=(--rollouts 4)
     ;;
 *)
     sed -n '/^# usage:/,/^set/s/^# \{0,1\}//p' "$0" >&2

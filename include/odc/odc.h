@@ -258,7 +258,7 @@ ODC_API odc_status odc_plan(const odc_plan_request *request, int32_t *rank_of, i
  * several long ones meet in one minibatch, the others are short. The window's samples stay the same, and each minibatch's number. */
 typedef enum odc_window_order {
     ODC_WINDOW_EXCHANGED = 1, /* the few exchanges between minibatches that save most, within the limits below */
-    ODC_WINDOW_SORTED = 2     /* by cost, the costliest first, no exchanges: nearly all samples move, which changes training */
+    ODC_WINDOW_SORTED = 2     /* by cost, the costliest first, no exchanges: nearly all samples move, or none if that gains nothing */
 } odc_window_order;
 typedef struct odc_window_request {
     uint64_t struct_size;

@@ -8,7 +8,7 @@
 #   Another tier of the command, or newcomer.sh instead.
 #
 # To save time it uses from this machine: apt's sources and packages, kept in build/bare_root; the compiler cache; pip's cache,
-# settings (PIP_*) and certificates. ODC_BARE_ROOT_SHARE: folders that are mounted at the same path, such as an index of Python
+# settings (PIP_*, ODC_TORCH_INDEX) and certificates. ODC_BARE_ROOT_SHARE: folders that are mounted at the same path, such as an index of Python
 # packages. Needs root, debootstrap and 6 GB. Exits with 77 and the reason where it cannot run.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -60,7 +60,7 @@ done
 environment=(PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
     ${ccache_folder:+CCACHE_DIR="$ccache_folder"} ${pip_folder:+PIP_CACHE_DIR="$pip_folder"})
 while IFS= read -r -d '' variable; do
-    case $variable in PIP_*) environment+=("$variable") ;; esac
+    case $variable in PIP_* | ODC_TORCH_INDEX=*) environment+=("$variable") ;; esac
 done < <(env -0)
 if [ -n "${PIP_CERT-}" ]; then # at a path that ca-certificates does not replace
     cp "$PIP_CERT" "$root/src/build/pip.crt"
