@@ -166,7 +166,7 @@ ODC_API odc_status odc_publish_all(odc_context *context, void *stream);
 /* Fills `full` (the shard's `numel` elements of parameter_type) with the shard; waits for each owner's publish only. */
 ODC_API odc_status odc_gather(odc_shard *shard, void *full, uint64_t numel, void *stream);
 /* Adds `full` (numel elements of gradient_type) into all owners' accumulators, each element exactly once (GPUs flush
- * subnormal f32). Waits as odc_gather, before it adds anything. Once it returns (GPU: is done), `full` may be reused. */
+ * subnormal f32 in default sums). Waits as odc_gather, before it adds anything. Once it returns (GPU: is done), `full` may be reused. */
 ODC_API odc_status odc_scatter_add(odc_shard *shard, const void *full, uint64_t numel, void *stream);
 /* A gather or an addition in two halves: start waits for no publish, odc_wait (or odc_minibatch_sync) completes; till then
  * the buffer is the library's. Each is waited for once, after odc_shutdown too; ODC_ERROR_INTERRUPTED leaves it waiting. */

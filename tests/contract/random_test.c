@@ -14,7 +14,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-enum { CALLS = 20000, CALLS_BETWEEN_HOSTS = 8000, CALLS_ON_GPUS = 5000, SLOWER_BY = 5, MANY_ASKS = 50, MANY_JOBS = 10 };
+enum { CALLS = 20000, CALLS_BETWEEN_HOSTS = 8000, CALLS_ON_GPUS = 5000, SLOWER_BY = 5, MANY_ASKS = 50, MANY_JOBS = 20 };
 
 typedef struct sums {
     uint64_t calls, elements, asks, interruptions, claims, exact, item_additions, refusals, signals, ahead, survivors;
@@ -89,6 +89,11 @@ static uint64_t calls_to_make(void) {
     return slowdown() > 1 ? calls / SLOWER_BY : calls;
 }
 
+/* Nearly every job adds to exact sums, and nine of ten for items that ranks claim. */
+static int lacks_exact_sums(const sums *all) {
+    return !chosen.kills && !tests_gpu() && (all->exact == 0 || all->item_additions == 0);
+}
+
 static void random_jobs_equal_the_model(void **state) {
     (void)state;
     uint64_t seed = test_seed();
@@ -98,14 +103,14 @@ static void random_jobs_equal_the_model(void **state) {
     if (chosen.kills) {
         needs_processes("it kills ranks");
     }
-    for (; all.calls < calls; seed = next_random(&drawn) >> 16) {
+    for (; all.calls < calls || (jobs < MANY_JOBS && lacks_exact_sums(&all)); seed = next_random(&drawn) >> 16) {
         int size = size_of_job(seed);
         printf("job %" PRIu64 ": --seed %" PRIu64 ", %d ranks\n", jobs, seed, size);
         ++jobs;
         run_job(seed, size);
         add_up(&all);
     }
-    CHECK(jobs < MANY_JOBS || (all.exact > 0 && all.item_additions > 0)); /* in a few jobs there may be none */
+    CHECK(!lacks_exact_sums(&all));
     CHECK(all.refusals > 0 && all.elements > 0 && all.claims > 0);
     CHECK(all.interruptions > 0 || all.asks < MANY_ASKS);
     CHECK(!chosen.signals || all.signals > 0);

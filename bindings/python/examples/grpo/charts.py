@@ -52,7 +52,8 @@ class Charts(Pictures):
             names = ("ideal", "beyond it") if place == 0 else (None, None)
             axes.barh(place, one.ideal_seconds, 0.6, color=_COLOURS[1], label=names[0])
             axes.barh(place, one.seconds - one.ideal_seconds, 0.6, one.ideal_seconds, color=_COLOURS[2], label=names[1])
-            axes.text(0.01 * one.seconds, place, f"{one.reached:.1%} reached, {1 - one.busy:.0%} idle", va="center")
+            if "not resolved" not in self._verdict:
+                axes.text(0.01 * one.seconds, place, f"{one.reached:.1%} reached, {1 - one.busy:.0%} idle", va="center")
         axes.set_yticks(range(len(updates)), list(updates))
         axes.invert_yaxis()
         axes.set_xlabel("seconds of the update, all rollouts but the first")
@@ -102,9 +103,10 @@ def draw(
     outcomes: Mapping[str, Outcome],
     updates: Mapping[str, Update],
     tables: Sequence[str],
+    verdict: str,
 ) -> None:
     """`updates`: on emulated devices; empty: there are none."""
-    charts = Charts(settings.report, f"GRPO on sorting digits, {ranks} rank{'s' if ranks > 1 else ''}")
+    charts = Charts(settings.report, f"GRPO on sorting digits, {ranks} rank{'s' if ranks > 1 else ''}", verdict)
     charts.rewards(outcomes)
     charts.phases(outcomes)
     if updates:

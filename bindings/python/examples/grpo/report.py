@@ -102,7 +102,9 @@ def report(settings: Settings, ranks: int, outcomes: Mapping[str, Outcome], othe
         overruns = together(updates)
         doubt = overruns.doubt("raise --emulate")
         words = verdict(f"{sentence(updates)}; {words}", others, settings.rollouts - 1, *([doubt] if doubt else []))
+    shown = words if updates else f"verdict: {words}"
     lines = [
+        shown,
         *([WARNING] if updates else []),
         f"GRPO on sorting digits: {ranks_of(ranks)} of one thread, {settings.rollouts} rollouts of {settings.prompts} "
         f"prompts with {settings.answers} answers each, {settings.minibatch} groups a minibatch, seed {settings.seed}",
@@ -111,8 +113,7 @@ def report(settings: Settings, ranks: int, outcomes: Mapping[str, Outcome], othe
         "",
         *_notes(outcomes),
         "",
-        *([*update_table(updates), "", *NOTES, str(overruns), ""] if updates else []),
-        words if updates else f"verdict: {words}",
+        *([*update_table(updates), "", *NOTES, str(overruns)] if updates else []),
     ]
     print("\n".join(lines), flush=True)
     summary = {
@@ -129,7 +130,7 @@ def report(settings: Settings, ranks: int, outcomes: Mapping[str, Outcome], othe
     (settings.report / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
     from charts import draw  # imports Matplotlib, on one rank only
 
-    draw(settings, ranks, outcomes, updates, lines)
+    draw(settings, ranks, outcomes, updates, lines, shown)
 
 
 def _tables(outcomes: Mapping[str, Outcome], updates: Mapping[str, Update]) -> list[str]:
