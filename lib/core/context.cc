@@ -433,16 +433,7 @@ void Context::finish(Shard &shard) {
             started.push_back(operation.get());
         }
     }
-    try {
-        shard.engine().end_additions(shard, started);
-    } catch (...) {
-        for (Operation *operation : started) {
-            if (job_.has_failed()) {
-                cancel(*operation);
-            }
-        }
-        job_.rethrow();
-    }
+    shard.engine().end_additions(shard, started);
 }
 
 // ---- Work that ranks claim ----

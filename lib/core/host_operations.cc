@@ -162,13 +162,15 @@ void HostOperations::tell_published(Shard &shard) {
     }
 }
 
+// What waits for a publish is added, and this rank counted in, when it is waited for or in the sync.
 void HostOperations::end_additions(Shard &shard, const std::vector<Operation *> &started) {
-    Job::Wait wait(job_, call_name(Call::Finish));
-    for (Operation *addition : started) {
-        add_if_not_yet(*addition, wait);
-    }
     shard.finished = epoch();
-    sums_->finish(shard);
+    const bool all_added = std::all_of(started.begin(), started.end(), [](const Operation *addition) {
+        return std::get<Operation::ScatterAdd>(addition->kind).added;
+    });
+    if (all_added) {
+        sums_->finish(shard);
+    }
 }
 
 void HostOperations::before_arrival(const std::vector<Operation *> &started) {
@@ -335,8 +337,8 @@ void HostOperations::add(Operation &operation, Job::Wait &wait) {
             operation.in_flight.push_back({index, std::move(request)});
         }
     };
-    // Post the additions to other hosts first, then add on this thread, to partial sums too, own slice first. Each rank begins at its own index,
-    // so that at any time the ranks are at different owners.
+    // Post the additions to other hosts first, then add on this thread, to partial sums too, own slice first. Each rank begins
+    // at its own index, so that at any time the ranks are at different owners.
     try {
         for (const bool here : {false, true}) {
             for (uint64_t i = 0; i < shard.owners(); ++i) {
@@ -363,7 +365,12 @@ void HostOperations::finish(Operation &operation) {
         finish_gather(operation, *gather, wait);
         return;
     }
-    add_if_not_yet(operation, wait);
+    if (!std::get<Operation::ScatterAdd>(operation.kind).added) {
+        for (uint64_t i = 0; i < shard.owners(); ++i) {
+            directory_.await_published(shard, (shard.own_index() + i) % shard.owners(), wait);
+        }
+        add(operation, wait);
+    }
     if (operation.started_only) {
         await_in_flight(operation, wait);
         return;
@@ -374,17 +381,6 @@ void HostOperations::finish(Operation &operation) {
     } catch (...) {
         job_.fail_halfway(Call::ScatterAdd);
     }
-}
-
-void HostOperations::add_if_not_yet(Operation &operation, Job::Wait &wait) {
-    if (std::get<Operation::ScatterAdd>(operation.kind).added) {
-        return;
-    }
-    Shard &shard = *operation.shard;
-    for (uint64_t i = 0; i < shard.owners(); ++i) {
-        directory_.await_published(shard, (shard.own_index() + i) % shard.owners(), wait);
-    }
-    add(operation, wait);
 }
 
 void HostOperations::await_in_flight(Operation &operation, Job::Wait &wait) {

@@ -49,7 +49,6 @@ private:
     void get(Operation &operation, uint64_t index);
     bool get_once_published(Operation &operation, uint64_t index);
     void add(Operation &operation, Job::Wait &wait);
-    void add_if_not_yet(Operation &operation, Job::Wait &wait);
     void await_in_flight(Operation &operation, Job::Wait &wait);
     Endpoint &endpoint_to(const Shard &shard, uint64_t index) const;
     uint64_t epoch() const { return job_.minibatch() + 1; }

@@ -85,7 +85,7 @@ public:
     virtual void cancel(Operation &operation, const std::function<void()> &look) = 0;
 
     // This rank adds nothing more to the shard in this minibatch. `started`: its additions to it that it has started and not waited
-    // for. After an interruption it is called again.
+    // for. Waits for nobody.
     virtual void end_additions(Shard &shard, const std::vector<Operation *> &started) = 0;
     // Completes what this rank has started of its shards, and all that peers may rely on once it has arrived.
     virtual void before_arrival(const std::vector<Operation *> &started) = 0;

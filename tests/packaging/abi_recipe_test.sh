@@ -68,7 +68,7 @@ build
 describe
 check 0
 ODC_SOURCE_DIR=$tree ODC_BUILD_DIR=$tree/build expect 0 bash symbols_test.sh
-contains "$out" "39 functions"
+contains "$out" "$(grep -c '^FUNCTION' "$tree/packaging/abi/pins.c") functions"
 
 # With the rest of the build's library: only c_api.cc knows odc_setting, and a header whose size of it never changes.
 grep -rl odc_setting "$tree/lib" | sort >"$work/who"

@@ -20,6 +20,7 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
 from torch_ranks import run_torch_ranks  # noqa: E402
 
+import libodc  # noqa: E402
 from libodc.torch import fsdp2  # noqa: E402
 from libodc.torch.fsdp2.overlap import told_of_last  # noqa: E402
 
@@ -188,6 +189,35 @@ def sends(rank: int, size: int, told: bool, sent: Any, all_looked: Any) -> None:
 @pytest.mark.parametrize("told", [True, False])
 def test_a_hosts_sums_are_sent_behind_the_last_microbatch_where_it_is_known(told: bool) -> None:
     run_torch_ranks(4, sends, told, multiprocessing.Array("d", 4), multiprocessing.Barrier(4))
+
+
+def adds_unlike(rank: int, size: int) -> None:
+    model = untraced(size)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with fsdp2.attach(model, optimizer, timeout=60) as job:
+        for backwards in ([1, 2, 1], [2, 1, 3]):  # they differ, so nothing ends before the sync
+            for _, times in zip(job.microbatches(range(3)), backwards, strict=True):
+                for _ in range(times):
+                    model(torch.ones(2, 8)).sum().backward()
+            job.sync_gradients()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def adds_too_often(rank: int, size: int) -> None:
+    model = untraced(size)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(libodc.PhaseError, match=r"the last of job\.microbatches\(\) adds to shard .* 2 times"):
+        with fsdp2.attach(model, optimizer, timeout=60) as job:
+            for number in job.microbatches(range(2)):
+                for _ in range(1 + number):
+                    model(torch.ones(2, 8)).sum().backward()
+
+
+@pytest.mark.usefixtures("two_hosts")
+def test_microbatches_of_several_backwards() -> None:
+    run_torch_ranks(4, adds_unlike)
+    run_torch_ranks(4, adds_too_often)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])

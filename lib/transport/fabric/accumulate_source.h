@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sender's side of additions to other hosts (accumulate_target.h is the owner's), a rendezvous protocol: an AddMessage
-// tells the owner where to read a gradient, or a host's sum of several, an AppliedMessage tells the sender that it is added. A gradient is announced as a
-// whole or, if registering memory is expensive and the gradient is not registered, in pieces that are copied to bounce
-// buffers.
+// tells the owner where to read a gradient, or a host's sum of several, an AppliedMessage tells the sender that it is added. A
+// gradient is announced as a whole or, if registering memory is expensive and the gradient is not registered, in pieces that are
+// copied to bounce buffers.
 #pragma once
 
 #include "transport/fabric/bounce_ring.h"

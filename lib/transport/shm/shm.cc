@@ -31,7 +31,7 @@ public:
     std::shared_ptr<Request> start_add(const RemoteSlice &to, const void *from, uint64_t epoch,
                                        WaitHook &hook) override {
         const uint64_t stripes = stripe_count(to);
-        const size_t bytes = stripe_elements(to) * element_size(to.gradient_type);
+        const size_t bytes = stripe_elements(to) * addend_size(to);
         // Ranks begin at different stripes, or they would queue behind one another through the whole slice.
         const uint64_t begin = static_cast<uint64_t>(my_rank_) % stripes;
         for (uint64_t i = 0; i < stripes; ++i) {

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ..._abi import Memory
+from ...errors import PhaseError
 from ...route import Route
 from ...shard import Operation, Shard
 
@@ -44,24 +45,33 @@ class Overlap:
         self._additions: deque[Operation] = deque()
         self._last = False  # the minibatch's last microbatch is running
         self._counts: dict[Shard, int] = {}  # additions in this microbatch
-        self._usual: dict[Shard, int] = {}  # in the one before
+        self._usual: dict[Shard, int] = {}  # in every one so far; 0: they differed
 
     def gather(self, shard: Shard, full: torch.Tensor) -> GatherWork:
         return GatherWork(shard.gather_start(full))
 
     def add(self, shard: Shard, full: torch.Tensor) -> None:
         """`full` is not changed until the addition is complete."""
+        count = self._counts[shard] = self._counts.get(shard, 0) + 1
+        usual = self._usual.get(shard, 0) if self._last else 0
+        if 0 < usual < count:
+            raise PhaseError(
+                f'the last of job.microbatches() adds to shard "{shard.name}" {count} times, and those before added '
+                f"{usual} times: run one forward and backward for each, or iterate the minibatch without it"
+            )
         while len(self._additions) >= self.ADDITIONS:
             self._additions[0].wait()
             self._additions.popleft()
         self._additions.append(shard.scatter_add_start(full))
-        self._counts[shard] = self._counts.get(shard, 0) + 1
-        if self._last and self._counts[shard] == self._usual.get(shard):
+        if count == usual:
             shard.finish()
 
     def begin_microbatch(self) -> None:
-        self._usual.update(self._counts)
+        for shard, count in self._counts.items():
+            if self._usual.setdefault(shard, count) != count:
+                self._usual[shard] = 0
         self._counts.clear()
+        self._last = False
 
     def begin_last(self) -> None:
         """Also finishes each shard, behind its last addition, so that its host's sums are sent while others compute."""
