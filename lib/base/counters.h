@@ -36,6 +36,7 @@ struct Counters {
     Counter scatter_add_bytes;
     Counter syncs;
     Counter publish_wait_ns;
+    Counter sent_wait_ns;  // for this host's sums to be applied; in no statistic
     Counter sync_wait_ns;
     Counter lock_wait_ns;
     Counter slice_bytes;
@@ -43,6 +44,9 @@ struct Counters {
     Counter clamped_addends;
     Counter sync_last_rank;
     std::vector<PeerCounters> peers;  // by rank
+
+    // Of a minibatch, in which this rank computes nothing.
+    uint64_t wait_ns() const { return publish_wait_ns.value() + sent_wait_ns.value(); }
 };
 
 }  // namespace odc

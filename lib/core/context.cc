@@ -244,7 +244,7 @@ void Context::publish_here(Shard &shard, void *stream) {
     shard.engine().publish(shard, stream);
     shard.published = minibatch() + 1;
     if (job_.mine().opened.load(std::memory_order_relaxed) <= minibatch()) {
-        speed_.begin(now_ns(), counters_.publish_wait_ns.value());
+        speed_.begin(now_ns(), counters_.wait_ns());
     }
     job_.mine().opened.store(minibatch() + 1, std::memory_order_release);
 }

@@ -37,7 +37,7 @@ HostOperations::HostOperations(Job &job, ShardDirectory &directory, RemoteMemory
                                const NodeCacheShare &cache, CheckBuffer check)
     : job_(job), directory_(directory), remote_memory_(remote_memory), counters_(counters),
       cache_(std::make_unique<NodeCache>(job, directory, counters, cache)),
-      sums_(std::make_unique<NodeSums>(job, directory)), check_buffer_(check) {}
+      sums_(std::make_unique<NodeSums>(job, directory, counters)), check_buffer_(check) {}
 
 HostOperations::~HostOperations() = default;
 

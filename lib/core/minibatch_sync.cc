@@ -117,7 +117,7 @@ void Context::arrive(const double *values, size_t count, int32_t op) {
     write(brought, values, count, op);
     brought.has_registered = directory_->has_added() ? 1 : 0;
     const int64_t now = now_ns();
-    const double speed = speed_.end(now, counters_.publish_wait_ns.value());
+    const double speed = speed_.end(now, counters_.wait_ns());
     arrivals_.at_ns(job_.rank(), minibatch()).store(now, std::memory_order_relaxed);
     arrivals_.speed(job_.rank(), minibatch()).store(speed, std::memory_order_relaxed);
     // Releases this rank's additions, and its last reads, to everybody; so does joining.

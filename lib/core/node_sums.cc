@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "base/counters.h"
+#include "base/deadline.h"
 #include "bootstrap/peer.h"
 #include "core/node_places.h"
 #include "core/shard_directory.h"
@@ -129,6 +131,7 @@ bool NodeSums::send(const Part &part) {
 }
 
 void NodeSums::await_sent(Job::Wait &wait) {
+    const int64_t begin = now_ns();
     for (; !sent_.empty(); sent_.pop_back()) {
         const Sent &sent = sent_.back();
         const int owner = sent.request->owner();
@@ -139,6 +142,7 @@ void NodeSums::await_sent(Job::Wait &wait) {
         });
         wait.until_served(owner, [&sent] { return sent.request->is_complete(); });
     }
+    counters_.sent_wait_ns.add(static_cast<uint64_t>(now_ns() - begin));
 }
 
 }  // namespace odc

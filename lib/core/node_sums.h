@@ -19,12 +19,14 @@
 namespace odc {
 
 class ShardDirectory;
+struct Counters;
 struct NodePlace;
 struct PartialSum;
 
 class NodeSums {
 public:
-    NodeSums(Job &job, ShardDirectory &directory) : job_(job), directory_(directory) {}
+    NodeSums(Job &job, ShardDirectory &directory, Counters &counters)
+        : job_(job), directory_(directory), counters_(counters) {}
 
     // This rank's partial sums of a new shard: as many as fit in `left` bytes.
     Shard::Held plan(const Shard &shard, uint64_t left) const;
@@ -60,6 +62,7 @@ private:
 
     Job &job_;
     ShardDirectory &directory_;
+    Counters &counters_;
     std::vector<Part> unsent_;  // whose owners' publishes this rank has not heard of
     std::vector<Sent> sent_;    // that the owners may not have applied
 };

@@ -16,10 +16,10 @@ Arrivals::Arrivals(Job &job) {
     }
 }
 
-double SpeedMeter::end(int64_t now_ns, uint64_t publish_wait_ns) {
+double SpeedMeter::end(int64_t now_ns, uint64_t wait_ns) {
     constexpr double kOfNewest = 0.3;
     if (cost_ > 0 && began_.now_ns != 0) {
-        const int64_t waited_ns = static_cast<int64_t>(publish_wait_ns - began_.publish_wait_ns);
+        const int64_t waited_ns = static_cast<int64_t>(wait_ns - began_.wait_ns);
         const auto ns = static_cast<double>(std::max<int64_t>(1, now_ns - began_.now_ns - waited_ns));
         const double newest = cost_ / (ns * 1e-9);
         speed_ = speed_ > 0 ? (1 - kOfNewest) * speed_ + kOfNewest * newest : newest;

@@ -39,14 +39,14 @@ class SpeedMeter {
 public:
     void report(double cost) { cost_ = cost; }
     // At a minibatch's first publish.
-    void begin(int64_t now_ns, uint64_t publish_wait_ns) { began_ = {now_ns, publish_wait_ns}; }
+    void begin(int64_t now_ns, uint64_t wait_ns) { began_ = {now_ns, wait_ns}; }
     // At the arrival that ends it. Returns the speed; 0: no cost has been reported yet.
-    double end(int64_t now_ns, uint64_t publish_wait_ns);
+    double end(int64_t now_ns, uint64_t wait_ns);
 
 private:
     struct Time {
         int64_t now_ns;
-        uint64_t publish_wait_ns;
+        uint64_t wait_ns;
     };
     Time began_{};
     double cost_ = 0;
