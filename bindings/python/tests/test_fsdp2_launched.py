@@ -123,15 +123,19 @@ def launched(folder: Path, name: str, epochs: range, precision: str = "no") -> d
         "OMP_NUM_THREADS": "1",
         "HF_HOME": str(folder),
     }
-    done = subprocess.run(
-        [*words, str(folder), name, str(epochs.start), str(epochs.stop)],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=LIMIT,
-    )
+    for _ in range(3):
+        done = subprocess.run(
+            [*words, str(folder), name, str(epochs.start), str(epochs.stop)],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=LIMIT,
+        )
+        # torch's gloo threads sometimes take the interpreter's lock while it ends, also without ODC.
+        if done.returncode == 0 or "terminate called without an active exception" not in done.stdout:
+            break
     assert done.returncode == 0, done.stdout
     assert "ran between the first forward" not in done.stdout, done.stdout  # no collective in a minibatch
     results: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())

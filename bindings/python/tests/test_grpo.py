@@ -191,7 +191,8 @@ def test_answers_are_drawn_as_by_whole_forwards() -> None:
             made = answers(model, prompt, 6, seed)
             assert made == drawn_plainly(model, prompt, 6, seed)
             assert all(len(one) <= 2 * len(prompt) + 2 and sorting.END not in one[:-1] for one in made)
-            assert made != answers(model, prompt, 6, seed + 1)
+        model.output.weight.mul_(0.05)  # nearly any token may come
+        assert answers(model, [3, 1], 6, seed) != answers(model, [3, 1], 6, seed + 1)
 
 
 def test_the_loss_is_clipped_and_regularised() -> None:
