@@ -207,7 +207,8 @@ def adds_unlike(rank: int, size: int) -> None:
 def adds_too_often(rank: int, size: int) -> None:
     model = untraced(size)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(libodc.PhaseError, match=r"the last of job\.microbatches\(\) adds to shard .* 2 times"):
+    told = r"the last of job\.microbatches\(\) adds to shard .* 2 times"
+    with pytest.raises((libodc.PhaseError, libodc.AbortedError), match=told):  # the later ranks read it of the first
         with fsdp2.attach(model, optimizer, timeout=60) as job:
             for number in job.microbatches(range(2)):
                 for _ in range(1 + number):
