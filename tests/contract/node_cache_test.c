@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The node cache: each slice of another host crosses the network once a host and minibatch, whoever is interrupted, stopped or
  * idle meanwhile; what has no slot crosses for each gather. Rank r is on host r % hosts, so a host's ranks are r, r + hosts, ... */
+#include "crossings.h"
 #include "hosts.h"
 #include "model.h"
 
@@ -9,24 +10,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { PART = 1000, GATHERS = 3, MINIBATCHES = 3, MOST_HOSTS = 3, SLOT_BYTES = 64 + (PART * 4 + 63) / 64 * 64 };
+enum { PART = 1000, GATHERS = 3, MINIBATCHES = 3, SLOT_BYTES = 64 + (PART * 4 + 63) / 64 * 64 };
 
-static int hosts(void) { return atoi(getenv("ODC_TEST_HOSTS")); }
-
-static odc_stats stats_of(odc_context *context) {
-    odc_stats stats = {.struct_size = sizeof stats};
-    CHECK_OK(odc_get_stats(context, &stats));
-    return stats;
-}
-
-/* What the ranks of this rank's host have read from others, after a sync. */
-static uint64_t fetched_by_host(odc_context *context) {
-    double fetched[MOST_HOSTS] = {0};
-    const int host = odc_rank(context) % hosts();
-    fetched[host] = (double)stats_of(context).fetched_bytes;
-    CHECK_OK(odc_all_reduce(context, fetched, MOST_HOSTS, ODC_SUM));
-    return (uint64_t)fetched[host];
-}
+static uint64_t fetched_by_host(odc_context *context) { return sum_by_host(context, stats_of(context).fetched_bytes); }
 
 /* Bytes of a shard of PART elements of f32 a rank that are on other hosts. */
 static uint64_t foreign_bytes(odc_context *context) {
@@ -55,14 +41,6 @@ static void gather_often(odc_context *context, tensor t, uint64_t salt) {
     }
     add_gradients(t, salt);
     CHECK_OK(odc_minibatch_sync(context));
-}
-
-static void run_on(const char *test, int host_count, int size, const char *cache, context_fn fn, void *arg) {
-    char text[16];
-    snprintf(text, sizeof text, "%d", host_count);
-    setenv("ODC_TEST_HOSTS", text, 1);
-    setenv("ODC_NODE_CACHE", cache, 1);
-    run_ranks_of(test, size, fn, arg);
 }
 
 static void crosses_once(odc_context *context, void *arg) {

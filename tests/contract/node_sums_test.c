@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Node-local sums: what a host's ranks add to slices of other hosts crosses the network once a host and minibatch, whoever says when
  * that it adds nothing more; and it is the sum. Rank r is on host r % hosts, so a host's ranks are r, r + hosts, ... */
+#include "crossings.h"
 #include "exact_model.h"
 #include "hosts.h"
 #include "model.h"
@@ -9,24 +10,9 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { PART = 20000, ADDITIONS = 4, MINIBATCHES = 3, MOST_HOSTS = 3, MOST_RANKS = 8, LINE = 64 };
+enum { PART = 20000, ADDITIONS = 4, MINIBATCHES = 3, MOST_RANKS = 8, LINE = 64 };
 
-static int hosts(void) { return atoi(getenv("ODC_TEST_HOSTS")); }
-
-static odc_stats stats_of(odc_context *context) {
-    odc_stats stats = {.struct_size = sizeof stats};
-    CHECK_OK(odc_get_stats(context, &stats));
-    return stats;
-}
-
-/* What the ranks of this rank's host have sent to others, after a sync. */
-static uint64_t sent_by_host(odc_context *context) {
-    double sent[MOST_HOSTS] = {0};
-    const int host = odc_rank(context) % hosts();
-    sent[host] = (double)stats_of(context).sent_bytes;
-    CHECK_OK(odc_all_reduce(context, sent, MOST_HOSTS, ODC_SUM));
-    return (uint64_t)sent[host];
-}
+static uint64_t sent_by_host(odc_context *context) { return sum_by_host(context, stats_of(context).sent_bytes); }
 
 static uint64_t foreign_elements(odc_context *context) {
     return (uint64_t)(odc_size(context) - odc_size(context) / hosts()) * PART;
@@ -80,14 +66,6 @@ static int none(int rank) {
 }
 static int unequal(int rank) { return (3 * rank + 1) % (ADDITIONS + 1); }
 static int only_the_first(int rank) { return rank == 0 ? 2 : 0; }
-
-static void run_on(const char *test, int host_count, int size, const char *cache, context_fn fn, void *arg) {
-    char text[16];
-    snprintf(text, sizeof text, "%d", host_count);
-    setenv("ODC_TEST_HOSTS", text, 1);
-    setenv("ODC_NODE_CACHE", cache, 1);
-    run_ranks_of(test, size, fn, arg);
-}
 
 /* ---- Crossing once ---- */
 
