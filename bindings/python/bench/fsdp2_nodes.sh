@@ -2,10 +2,4 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs fsdp2_nodes.py on two hosts of this machine, of two ranks each, whose link has RATE (default 1gbit).
 # usage: fsdp2_nodes.sh [RATE]
-set -eu
-cd "$(dirname "$0")/../../.."
-export ODC_BENCH_RATE=${1-1gbit} GLOO_SOCKET_IFNAME=net0
-# shellcheck disable=SC2016 # the inner shell's
-exec bash tests/harness/hosts.sh 2 -- bash -euc '
-    for host in 0 1; do "$HOSTS" on "$host" tc qdisc add dev net0 root tbf rate "$ODC_BENCH_RATE" burst 256kb latency 100ms; done
-    exec "$HOSTS" ranks 4 build/python/bin/python bindings/python/bench/fsdp2_nodes.py'
+exec bash "$(dirname "$0")/fsdp2_hosts.sh" "${1-1gbit}" 4 fsdp2_nodes.py
