@@ -5,7 +5,7 @@
 # without network namespaces, which debian.sh has).
 #
 # usage: bare_root.sh [release | full | newcomer]
-#   Another tier of the command, or newcomer.sh instead.
+#   Another tier of the command, or newcomer.sh instead (without a compiler cache).
 #
 # To save time it uses from this machine: apt's sources and packages, kept in build/bare_root; the compiler cache; pip's cache,
 # settings (PIP_*, ODC_TORCH_INDEX) and certificates. ODC_BARE_ROOT_SHARE: folders that are mounted at the same path, such as an index of Python
@@ -52,7 +52,8 @@ chmod 755 "$root"
 cp -ln /var/cache/apt/archives/*.deb "$archives/" 2>/dev/null
 git archive HEAD | tar -x -C "$root/src" || exit 1
 shared="${ODC_BARE_ROOT_SHARE-}"
-ccache_folder=$(ccache --get-config cache_dir 2>/dev/null)
+ccache_folder=
+[ "${1-}" = newcomer ] || ccache_folder=$(ccache --get-config cache_dir 2>/dev/null) # a newcomer compiles
 pip_folder=$(python3 -m pip cache dir 2>/dev/null)
 for folder in "$ccache_folder" "$pip_folder"; do
     [ ! -d "$folder" ] || shared="$shared $folder"
