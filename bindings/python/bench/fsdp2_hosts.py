@@ -6,12 +6,11 @@ slowed to a rate (Linux's token bucket filter; needs root):
 
 One model trains in turns: with gathers and additions that block, with started ones, which FSDP2's prefetching in
 backward starts ahead, and with set_modules_to_forward_prefetch as well; beside an unsharded copy, which only computes.
-Hidden: the share of what blocking communication adds to that compute. One rank and one thread a host.
+Hidden: the share of the network's time, bytes by rate, that does not add to the compute. One rank a host, of one thread.
 """
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from gloo_ranks import process_group
+from links import RATE, hidden, received
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -26,7 +26,7 @@ from torch.distributed.fsdp import fully_shard
 from libodc.torch import fsdp2
 from libodc.torch.fsdp2.overlap import Overlap
 
-BLOCKS, WIDTH, TOKENS, MICROBATCHES, TURNS = 6, 512, 1024, 2, 9
+BLOCKS, WIDTH, TOKENS, MICROBATCHES, TURNS = 6, 512, 2048, 2, 5
 
 
 def model() -> nn.Sequential:
@@ -36,11 +36,12 @@ def model() -> nn.Sequential:
     )
 
 
-def seconds(run: Any) -> float:
+def measured(run: Any) -> tuple[float, int]:
+    """Seconds, and bytes into this host."""
     dist.barrier()
-    begin = time.perf_counter()
+    begin, before = time.perf_counter(), received()
     run()
-    return time.perf_counter() - begin
+    return time.perf_counter() - begin, received() - before
 
 
 def main() -> None:
@@ -78,30 +79,25 @@ def main() -> None:
                 "started": lambda: train(overlap, 0),
                 "started, forward prefetch": lambda: train(overlap, 1),
             }
-            took: dict[str, list[float]] = {name: [] for name in arms}
+            took: dict[str, list[tuple[float, int]]] = {name: [] for name in arms}
             for turn in range(1 + TURNS):
                 for name, run in arms.items():
-                    one = seconds(run)
+                    one = measured(run)
                     if turn > 0:  # the first warms up
                         took[name].append(one)
-            bytes_in = job.context.stats().gather_bytes / (3 * (1 + TURNS)) / 1e6
         if rank == 0:
-            link = os.environ.get("ODC_BENCH_RATE", "an unknown rate")
-            print(
-                f"{size} hosts, a link of {link}; {bytes_in:.0f} MB gathered a minibatch of {MICROBATCHES} microbatches"
-            )
-            for name, times in took.items():
-                middle = statistics.median(times)
-                shares = [
-                    (b - one) / (b - c)
-                    for one, b, c in zip(times, took["blocking"], took["compute alone"], strict=True)
-                ]
-                hidden = (
-                    ""
-                    if name in ("compute alone", "blocking")
-                    else f"   hidden {statistics.median(shares):.2f} ({min(shares):.2f} to {max(shares):.2f})"
-                )
-                print(f"{name:26} {middle:6.3f} s a minibatch{hidden}")
+            report(took, size)
+
+
+def report(took: dict[str, list[tuple[float, int]]], size: int) -> None:
+    print(f"{size} hosts, a link of {RATE}; {MICROBATCHES} microbatches of {TOKENS} tokens a rank")
+    print(f"{'':26}s a minibatch  MB into a host  hidden")
+    compute = [seconds for seconds, _ in took["compute alone"]]
+    for name, runs in took.items():
+        seconds, moved = (statistics.median(column) for column in zip(*runs, strict=True))
+        shares = [hidden(one, alone, moved) for (one, moved), alone in zip(runs, compute, strict=True)]
+        spread = f"{statistics.median(shares):8.2f} ({min(shares):.2f} to {max(shares):.2f})"
+        print(f"{name:26}{seconds:13.3f}{moved / 1e6:16.1f}{'' if name == 'compute alone' else spread}")
 
 
 if __name__ == "__main__":

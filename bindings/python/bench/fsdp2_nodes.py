@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from gloo_ranks import process_group
+from links import RATE, hidden, received
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -27,7 +28,6 @@ from torch.distributed.fsdp import fully_shard
 from libodc.torch import fsdp2
 
 BLOCKS, WIDTH, TOKENS, MICROBATCHES, TURNS = 6, 512, 512, 4, 5
-UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
 def model() -> nn.Sequential:
@@ -35,11 +35,6 @@ def model() -> nn.Sequential:
     return nn.Sequential(
         *(nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)) for _ in range(BLOCKS))
     )
-
-
-def received() -> int:
-    with open("/sys/class/net/net0/statistics/rx_bytes", encoding="ascii") as file:
-        return int(file.read())
 
 
 class Arm:
@@ -92,21 +87,18 @@ def sharded(mesh: Any) -> nn.Module:
 
 
 def report(arms: list[Arm], size: int, counted: dict[str, float]) -> None:
-    rate = os.environ.get("ODC_BENCH_RATE", "1gbit")
-    bytes_per_s = float(rate[:-4]) * UNITS[rate[-4:]] / 8
-    print(f"2 hosts of {size // 2} ranks, a link of {rate}; {MICROBATCHES} microbatches of {TOKENS} tokens a rank")
+    print(f"2 hosts of {size // 2} ranks, a link of {RATE}; {MICROBATCHES} microbatches of {TOKENS} tokens a rank")
     print(f"{'':24}s a minibatch  tokens/s  MB into a host  as libodc counts  hidden")
     compute = statistics.median(arms[0].seconds)
     for arm in arms:
         seconds = statistics.median(arm.seconds)
         moved = statistics.median(arm.bytes_in)
-        network = moved / bytes_per_s
         is_odc = arm.job is not None
-        hidden = f"{1 - max(seconds - compute, 0) / network:7.1%}" if arm is not arms[0] else ""
+        share = f"{hidden(seconds, compute, moved):7.1%}" if arm is not arms[0] else ""
         by_odc = f"{counted[arm.name] / 1e6:.1f}" if is_odc else ""
         print(
             f"{arm.name:24}{seconds:13.3f}{MICROBATCHES * TOKENS * size / seconds:10.0f}{moved / 1e6:16.1f}"
-            f"{by_odc:>18}  {hidden}"
+            f"{by_odc:>18}  {share}"
         )
     plain, cached = (statistics.median(arms[number].seconds) for number in (1, 3))
     print(f"odc, node cache, over fsdp2 over gloo: {plain / cached:.2f}x")
