@@ -6,7 +6,7 @@ slowed to a rate (Linux's token bucket filter; needs root):
 
 One model trains in turns: with gathers and additions that block, with started ones, which FSDP2's prefetching in
 backward starts ahead, and with set_modules_to_forward_prefetch as well; beside an unsharded copy, which only computes.
-Hidden: the share of the network's time, bytes by rate, that does not add to the compute. One rank a host, of one thread.
+Hidden: the share of the network's time (bytes by rate) that does not add to compute. One rank and one thread a host.
 """
 
 from __future__ import annotations
