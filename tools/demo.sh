@@ -5,7 +5,8 @@
 # table of what each step (transport, schedule, plan) gains; bindings/python/examples/train/train.py shows them. Pages with
 # pictures, and numbers, are in report/.
 #
-# usage: tools/demo.sh [grpo] [--quick]
+# usage: tools/demo.sh [grpo] [--quick] | tools/demo.sh lengths [OPTION...]
+#   lengths   only what ODC gains on sequence lengths, without torch: python -m libodc demo, with its options
 #   grpo      reinforcement learning of a small decoder instead: bindings/python/examples/grpo/grpo.py, with real compute and with
 #             its updates on emulated devices
 #   --quick   a quarter of the minibatches: the first table after a minute of training
@@ -18,6 +19,13 @@ grpo=()
 updates=(--rollouts 8)
 case $* in
 '' | grpo) ;;
+lengths | 'lengths '*)
+    shift
+    bash tests/install.sh demo
+    echo "Into build/python: libodc, which is compiled in a minute or two"
+    bash tests/venv.sh
+    exec build/python/bin/python -m libodc demo "$@"
+    ;;
 --quick | 'grpo --quick')
     compute=(--rounds 3)
     emulated=(--minibatches 3 --seconds 45)
