@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/message.h"
+#include "base/format.h"
 
 namespace odc {
 

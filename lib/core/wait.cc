@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/wait.h"
 
+#include "base/format.h"
 #include "base/log.h"
-#include "base/message.h"
 
 namespace odc {
 

@@ -9,64 +9,13 @@
 #include "base/deadline.h"
 #include "base/element_type.h"
 #include "base/settings.h"
+#include "transport/cuda/gpu_error.h"
 #include "transport/cuda/kernels.h"
 
 namespace odc {
 
 using cuda::driver;
 using cuda::Result;
-
-namespace {
-
-// An error of earlier work; CUDA does not tell of which kernel.
-std::string device_error_text(const std::string &name, Result result) {
-    return formatted(
-        "{} has failed: {}; something that was enqueued there earlier did it, most likely a kernel "
-        "of the program (CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer finds it), and this process "
-        "cannot use the GPU any more",
-        name, cuda::result_text(result));
-}
-
-// Errors of kernels or hardware that every later call repeats.
-bool is_sticky(Result result) {
-    switch (static_cast<int>(result)) {
-        case 214:               // ECC_UNCORRECTABLE
-        case 220:               // NVLINK_UNCORRECTABLE
-        case 226:               // CONTAINED: an access of another GPU's memory
-        case 700:               // ILLEGAL_ADDRESS
-        case 702:               // LAUNCH_TIMEOUT
-        case 710:               // ASSERT
-        case 714:               // HARDWARE_STACK_ERROR
-        case 715:               // ILLEGAL_INSTRUCTION
-        case 716:               // MISALIGNED_ADDRESS
-        case 717:               // INVALID_ADDRESS_SPACE
-        case 718:               // INVALID_PC
-        case 719:               // LAUNCH_FAILED
-        case 721:               // TENSOR_MEMORY_LEAK
-        case 911: return true;  // EXTERNAL_DEVICE
-        default: return false;
-    }
-}
-
-void check_not_broken(const std::string &name, Result result) {
-    if (is_sticky(result)) {
-        throw Error(ODC_ERROR_DEVICE, device_error_text(name, result));
-    }
-}
-
-// What to do if the driver cannot compile PTX; "" for other results.
-std::string cure_of_loading(Result result) {
-    switch (static_cast<int>(result)) {
-        case 221:
-            return "; it lacks its compiler, libnvidia-ptxjitcompiler.so.1: install it, or in a container mount it "
-                   "(NVIDIA_DRIVER_CAPABILITIES=compute,utility)";
-        case 222: return "; it is older than the kernels: install one of CUDA 12.1 or later";
-        case 223: return "; unset CUDA_DISABLE_PTX_JIT and CUDA_DISABLE_JIT";
-        default: return "";
-    }
-}
-
-}  // namespace
 
 int device_ordinal(const std::string &name) {
     const std::string kind = "cuda:";
@@ -102,7 +51,7 @@ CudaDevice::CudaDevice(const std::string &name) : name_(name), ordinal_(device_o
         (attribute(cuda::DeviceAttribute::GpuDirectRdmaFlushWritesOptions) & cuda::kFlushWritesByHost) != 0;
     const RelaxedCapture relaxed;
     if (const Result result = driver().cuDevicePrimaryCtxRetain(&context_, device_); result != Result::Success) {
-        check_not_broken(name_, result);
+        check_not_failed(name_, result);
         if (result == Result::OutOfMemory) {  // without a context the free memory is unknown
             fail(
                 ODC_ERROR_NO_MEMORY,
@@ -115,7 +64,7 @@ CudaDevice::CudaDevice(const std::string &name) : name_(name), ordinal_(device_o
     try {
         const Scope scope(*this);
         const Result result = driver().cuStreamCreate(&stream_, cuda::kStreamNonBlocking);
-        check_not_broken(name_, result);
+        check_not_failed(name_, result);
         check_memory(result, "cuStreamCreate", "a stream");
         load_kernels(attribute(cuda::DeviceAttribute::ComputeCapabilityMajor));
     } catch (...) {
@@ -200,7 +149,7 @@ void CudaDevice::check_memory(Result result, const char *call, const std::string
 void CudaDevice::check_health() const {
     const Result result = stream_ != nullptr ? driver().cuStreamQuery(stream_) : Result::Success;
     if (result != Result::Success && result != Result::NotReady) {
-        throw Error(ODC_ERROR_DEVICE, device_error_text(name_, result));
+        fail_gpu(name_, result);
     }
 }
 
@@ -387,7 +336,7 @@ void CudaDevice::load_exact_kernels() {
     }
     if (exact_module_ == nullptr) {
         const Result result = driver().cuModuleLoadData(&exact_module_, exact_kernel_ptx());
-        check_not_broken(name_, result);
+        check_not_failed(name_, result);
         if (result != Result::Success && result != Result::OutOfMemory) {
             fail(ODC_ERROR_UNSUPPORTED, "{} cannot make exact sums: its driver does not load their kernels ({}){}",
                  name_, cuda::result_text(result), cure_of_loading(result));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts by fmt, whose format strings the compiler checks. fmt is compiled in message.cc alone: what others include is light,
+// Texts by fmt, whose format strings the compiler checks. fmt is compiled in format.cc alone: what others include is light,
 // and the library needs no libfmt.so. In a namespace of its own it meets no other fmt of a program that links libodc.a.
 #pragma once
 

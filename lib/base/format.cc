@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #define FMT_HEADER_ONLY
-#include "base/message.h"
+#include "base/format.h"
 
 #include <fmt/format.h>
 
