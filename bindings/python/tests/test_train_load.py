@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What train.py concludes beside other programs, from given readings of /proc/stat."""
+"""What train.py concludes beside other programs, from given readings of /proc/stat, and what it shows meanwhile."""
 
 import os
+import re
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 import experiment
 import load
+import progress
 from arms import COLLECTIVE, ODC_MINI
 from experiment import Experiment
 from torch import distributed
@@ -48,7 +50,7 @@ class FakeTrainer:
 
     def train(self, microbatches: object) -> Step:
         self.trained += 1
-        return Step(float(self.trained), 0.0, 1.0, 1.0, 1.0)
+        return Step(float(self.trained), 0.0, 1.0, 1.0, 0.0)
 
     def finish(self) -> None:
         pass
@@ -62,6 +64,39 @@ class OneRank:
 
     def all_reduce(self, values: list[float]) -> list[float]:
         return values
+
+
+class TwoRanks(OneRank):
+    """The other one is idle for a quarter of the time."""
+
+    size = 2
+
+    def all_reduce(self, values: list[float]) -> list[float]:
+        return [values[0], 0.25] if len(values) == 2 else values
+
+
+def an_experiment(monkeypatch: pytest.MonkeyPatch, context: Any, trainers: list[FakeTrainer], count: int) -> Experiment:
+    """With so many minibatches."""
+    monkeypatch.setattr(experiment, "ideal_cost", lambda *_: 1.0)
+    monkeypatch.setattr(distributed, "all_gather_object", lambda every, mine: None)
+    workload: Any = SimpleNamespace(minibatches=[None] * count)
+    return Experiment(context, trainers, workload)  # type: ignore[arg-type]
+
+
+def test_progress_has_all_ranks_idle_from_the_end_of_an_arms_first_turn_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "_LINE_EVERY", 0.0)
+    made = an_experiment(monkeypatch, TwoRanks(), [FakeTrainer(COLLECTIVE), FakeTrainer(ODC_MINI)], 4)
+    made.run(0, 1, turn=0)
+    made.run(1, 1, turn=0)
+    made.run(2, 2, turn=1)
+    begin = r"^step \d/8(  \d:\d\d left)?  loss \d\.0000  "
+    shown = [re.sub(begin, "", line) for line in capsys.readouterr().err.splitlines()]
+    collective, odc = (f"({arm.name})" for arm in (COLLECTIVE, ODC_MINI))
+    idle = "idle 100 % 25 %"
+    warm_up = [f"warming up {collective}", f"warming up {odc}"]
+    assert shown == warm_up + [f"{idle} {arm}" for arm in (collective, odc, odc, odc, collective, collective)]
 
 
 @pytest.mark.parametrize(
@@ -78,13 +113,9 @@ def test_disturbed_turns_are_repeated(
 ) -> None:
     readings: Iterator[float] = iter(shares)
     monkeypatch.setattr(experiment, "MachineLoad", lambda: SimpleNamespace(others=lambda own: next(readings)))
-    monkeypatch.setattr(experiment, "ideal_cost", lambda *_: 1.0)
-    monkeypatch.setattr(distributed, "all_gather_object", lambda every, mine: None)
     trainers = [FakeTrainer(COLLECTIVE), FakeTrainer(ODC_MINI)]
     runs = len(shares) - repeated
-    workload: Any = SimpleNamespace(minibatches=[None] * runs)
-    context: Any = OneRank()
-    made = Experiment(context, trainers, workload)  # type: ignore[arg-type]
+    made = an_experiment(monkeypatch, OneRank(), trainers, runs)
     for number in range(runs):
         made.run(number, 1, turn=number)
     made.repeat_disturbed()

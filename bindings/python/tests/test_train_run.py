@@ -31,7 +31,7 @@ SCRIPT = Path(__file__).parents[1] / "examples" / "train" / "train.py"
 ARMS = ["fsdp2 + lb-micro", "collective + lb-micro", "collective + sorted-rows", "odc + lb-micro", "odc + lb-mini"]
 STEPS = ["transport", "plan of collectives", "schedule", "transport, schedule", "plan", "schedule, plan", "all"]
 LINE = (
-    r"step \d+/\d+(  \d+:\d\d left)?  loss \d\.\d{4}  (idle \d+ % \d+ % )?"
+    r"step \d+/\d+(  \d+:\d\d left)?  loss \d\.\d{4}  (warming up |idle \d+ % \d+ % )?"
     r"\((fsdp2|collective|odc) \+ (lb-micro|lb-mini|sorted-rows)\)"
 )
 HEAD = (SCRIPT.read_text().split('"""')[1]).replace("\n    ", "\n")

@@ -8,7 +8,7 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from math import isnan, nan
+from math import isnan
 from typing import Any
 
 from arms import Arm
@@ -72,8 +72,7 @@ class Experiment:
         self._trainers = trainers
         self._workload = workload
         self._rank = context.rank
-        self._idle: dict[Arm, str] = {}
-        self._shown = ""
+        self._idle: dict[Arm, str] = {}  # of all ranks, for the progress line
         costs = (ideal_cost(trainer.arm, workload, range(len(workload.minibatches))) for trainer in trainers)
         self._progress = Progress(len(trainers) * len(workload.minibatches), sum(costs))
         nodes = [platform.node()] * context.size
@@ -97,7 +96,6 @@ class Experiment:
         for arm, record in self.records.items():
             record.blocks.append(attempt.blocks[arm])
             record.steps[0] += attempt.steps[arm]
-            self._idle[arm] = self._idle_so_far(arm)
 
     def repeat_disturbed(self) -> None:
         """Collective, after all runs. Trains once more on the minibatches that other programs disturbed most, at most
@@ -128,21 +126,32 @@ class Experiment:
         arms = list(self._trainers)
         start = turn % len(arms)
         for trainer in arms[start:] + arms[:start]:
-            self._shown = self._idle.get(trainer.arm, f"  ({trainer.arm.name})")
-            begin = time.monotonic()
-            self._context.sync()  # no rank computes before `begin`
-            steps[trainer.arm] = [self._train(trainer, number) for number in range(first, first + count)]
-            trainer.finish()
-            self._context.sync()
-            blocks[trainer.arm] = Block(first, count, time.monotonic() - begin)
+            blocks[trainer.arm], steps[trainer.arm] = self._block(trainer, range(first, first + count))
         return Attempt(turn, self._others(load, own), blocks, steps)
 
-    def _train(self, trainer: Trainer, number: int) -> Step:
-        step = trainer.train(trainer.microbatches(number))
+    def _block(self, trainer: Trainer, minibatches: range) -> tuple[Block, list[Step]]:
+        steps: list[Step] = []
+        begin = time.monotonic()
+        self._context.sync()  # no rank computes before `begin`
+        for number in minibatches:
+            if steps:
+                self._show(trainer.arm, number - 1, steps[-1])
+            steps.append(trainer.train(trainer.microbatches(number)))
+        trainer.finish()
+        self._context.sync()
+        block = Block(minibatches.start, len(minibatches), time.monotonic() - begin)
+        # The last line is shown after the block: the exchange of idle times for it is no part of the training.
+        if self._attempts:
+            self._idle[trainer.arm] = self._idle_so_far(trainer.arm, block, steps)
+        self._show(trainer.arm, minibatches[-1], steps[-1])
+        return block, steps
+
+    def _show(self, arm: Arm, number: int, step: Step) -> None:
         if self._rank == 0:
-            cost = ideal_cost(trainer.arm, self._workload, range(number, number + 1))
-            self._progress.step(cost, step.end - step.begin, step.loss, self._shown, warm_up=number == 0)
-        return step
+            cost = ideal_cost(arm, self._workload, range(number, number + 1))
+            words = self._idle.get(arm, "") if self._attempts else "warming up "
+            shown = f"  {words}({arm.name})"
+            self._progress.step(cost, step.end - step.begin, step.loss, shown, warm_up=not self._attempts)
 
     def _own_seconds(self) -> float:
         """On a core of rank 0's host, of this process, its ended children and its busy neighbour."""
@@ -155,17 +164,16 @@ class Experiment:
         (shared,) = self._context.all_reduce([(-1.0 if share is None else share) if self._rank == 0 else 0.0])
         return shared
 
-    def _idle_so_far(self, arm: Arm) -> str:
-        """Collective. Every rank's share of the time of this arm's turns but the warm-up."""
+    def _idle_so_far(self, arm: Arm, block: Block, steps: Sequence[Step]) -> str:
+        """Collective. Every rank's share of the time of this arm's turns but the warm-up, with this block of steps."""
         record = self.records[arm]
-        seconds = sum(block.seconds for block in record.blocks[1:])
-        mine = idle_share(record.steps[0][1:], seconds) if seconds else nan
+        seconds = sum(one.seconds for one in [*record.blocks[1:], block])
+        mine = idle_share([*record.steps[0][1:], *steps], seconds)
         shares: list[float] = []
         for begin in range(0, self._context.size, _MOST_REDUCED):
             ranks = range(begin, min(begin + _MOST_REDUCED, self._context.size))
             shares += self._context.all_reduce([mine if rank == self._rank else 0.0 for rank in ranks])
-        known = not isnan(mine)
-        return f"  {idle_words(shares)} ({arm.name})" if known else f"  ({arm.name})"
+        return "" if isnan(mine) else f"{idle_words(shares)} "
 
     def evaluate(self, batches: Sequence[Packed]) -> None:
         """The mean loss of all ranks' batches by arm; all ranks have equally many."""

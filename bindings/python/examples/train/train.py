@@ -10,7 +10,7 @@ training in the shape of supervised fine-tuning.
     odc run -n 3 python train.py exact       exact sums: the same bits with every plan and number of ranks
 
 torchrun and mpirun start it, too. While it trains, rank 0 shows on stderr its step, the time left, the loss, and the
-idle share of each rank in one schedule so far:
+idle share of each rank in one schedule so far, from the end of that schedule's first turn on:
 
     step 12/85  1:42 left  loss 3.7355  idle 12 % 3 % (odc + lb-micro)
 
