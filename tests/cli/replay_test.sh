@@ -34,6 +34,19 @@ refuses() {
     fi
 }
 
+# The table has speedups where the verdict has a gain, and none where it refuses one.
+table_follows_verdict() {
+    local speedups=' +- +- '
+    if grep -q '^verdict: these lengths' "$scratch/out"; then
+        speedups=' +[0-9]+\.[0-9]+x +[0-9]+\.[0-9]+x '
+    fi
+    if [ "$(grep -cE '^(odc|collective) \+ .* %$' "$scratch/out")" != "$(grep -cE "^(odc|collective) \\+ .*$speedups.* %$" "$scratch/out")" ]; then
+        echo "the table does not follow its verdict:" >&2
+        cat "$scratch/out" >&2
+        exit 1
+    fi
+}
+
 # The six arms, with pictures. A layer's elements are not divisible by 3 ranks.
 "$odc" replay --lengths "$lengths" --ranks 3 --minibatch 4 --minibatches 2 --seconds 2 --scale 65536 --json \
     --timeline "$scratch/t.svg" --trace "$scratch/t.json" >"$scratch/json" 2>"$scratch/err"
@@ -66,12 +79,13 @@ grep -q "Emulated device" "$scratch/t.svg"
 check "$scratch/json" '[float(share) for share in __import__("re").findall(r">(-?\d+) %</text>", open("'"$scratch/t.svg"'").read())] == [
     round(100 * share) for arm in ("collective lb-micro", "odc lb-mini") for share in arms[arm]["rank_idle"]]'
 
-# Beside programs that use all processors nothing is concluded, in words, JSON or picture, and half of the pairs are repeated.
+# Beside programs that use all processors nothing is concluded, in words, table, JSON or picture, and half of the pairs are repeated.
 start_neighbours
 if neighbours_are_busy; then
     "$odc" replay --lengths "$lengths" --ranks 2 --minibatch 2 --minibatches 3 --seconds 3 --scale 65536 \
         --timeline "$scratch/busy.svg" >"$scratch/out" 2>"$scratch/err"
     grep -qE '^verdict: not resolved: other programs used [0-9]+ % of the processors; measured: ' "$scratch/out"
+    table_follows_verdict
     grep -qxE 'other programs used [0-9]+ % of the processors, pairs repeated: 2' "$scratch/out"
     grep -q 'The whole run: not resolved' "$scratch/busy.svg"
     if grep -q 'in these .* minibatches' "$scratch/busy.svg"; then
@@ -174,8 +188,9 @@ mkdir "$scratch/corpus"
 for size in 3 500 70000 1200; do
     head -c "$size" /dev/zero | tr '\0' 'x' >"$scratch/corpus/$size.txt"
 done
-"$odc" replay --corpus "$scratch/corpus" --ranks 4 --minibatch 2 --minibatches 1 --seconds 0.5 --scale 99999999 \
+"$odc" replay --corpus "$scratch/corpus" --ranks 4 --minibatch 2 --minibatches 3 --seconds 1.5 --scale 99999999 \
     >"$scratch/out" 2>"$scratch/err"
+table_follows_verdict
 grep -q "^emulated device" "$scratch/out"
 grep -q "^odc + lb-mini .*%$" "$scratch/out"
 grep -q "4 lengths.*longest 65536" "$scratch/out"

@@ -14,8 +14,9 @@ grep -q 'int main(' "$work/example.c" || { echo "the first \`\`\`c block of docs
     -L"$ODC_BUILD_DIR/lib" -lodc -Wl,-rpath,"$ODC_BUILD_DIR/lib" || exit 1
 timeout 60 "$ODC" run -n 4 -- "$work/example" || { echo "the example ended with status $?" >&2; exit 1; }
 
-# The figures and the columns' widths do not matter; the verdict, and whether pairs were repeated, depend on what else runs.
-form() { sed -E '/^verdict: /d; /^other programs /d; s/[0-9]+(\.[0-9]+)?(e[+-][0-9]+)?/N/g; s/ +/ /g' "$1"; }
+# The figures and the columns' widths do not matter; the verdict, and with it the speedups, and whether pairs were repeated, depend
+# on what else runs.
+form() { sed -E '/^verdict: /d; /^other programs /d; s/[0-9.]+x/-/g; s/[0-9]+(\.[0-9]+)?(e[+-][0-9]+)?/N/g; s/ +/ /g' "$1"; }
 
 sed -n '/^emulated device/,/^```$/p' "$ODC_SOURCE_DIR/docs/command.md" | sed '$d' >"$work/shown"
 timeout 60 "$ODC" replay --ranks 2 --minibatch 2 \

@@ -283,13 +283,14 @@ void print_network_rows(const Report &report) {
 void print_rows(const Report &report) {
     const bool uneven = report.settings.uneven();
     const size_t width = name_width(report);
+    const bool resolved = is_resolved(report);
+    const auto gain = [&](double speedup) { return resolved ? fmt::format("{:.2f}x", speedup) : "-"; };
     fmt::print("{:<{}}{:>11}{:>27}\n", "", width, "", "speedup over collective +");
     fmt::print("{:<{}}{:>11}{:>10}{:>13}{:>8}{:>14}{}\n", "schedule + policy", width, "samples/s", "lb-micro",
                "sorted-rows", "idle", "of own ideal", uneven ? "  of bound   claimed" : "");
     for (const ArmReport &arm : report.arms) {
-        fmt::print("{:<{}}{:>11.2f}{:>9.2f}x{:>12.2f}x{:>6.1f} %{:>12.1f} %", arm_name(arm.arm), width,
-                   arm.samples_per_second, arm.speedup, arm.speedup_over_sorted_rows, arm.idle * 100,
-                   arm.share_of_ideal() * 100);
+        fmt::print("{:<{}}{:>11.2f}{:>10}{:>13}{:>6.1f} %{:>12.1f} %", arm_name(arm.arm), width, arm.samples_per_second,
+                   gain(arm.speedup), gain(arm.speedup_over_sorted_rows), arm.idle * 100, arm.share_of_ideal() * 100);
         if (uneven) {
             fmt::print("{:>8.1f} %{:>8.1f} %", arm.share_of_bound() * 100, arm.claimed * 100);
         }

@@ -17,16 +17,18 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+import load
 import policy
 import sorting
 from decoder import Decoder, Packed
 from devices import cost_of, device_of
+from emulation import Overruns
 from generate import answers
 from learner import Learner, Record, Totals
 from report import Outcome, difference
 from settings import ARMS, parse_settings
 from stopwatch import Slot
-from update import update_of
+from update import Update, update_of, update_table
 from ways import FsdpLearner
 
 import libodc
@@ -93,6 +95,7 @@ def test_updates_on_emulated_devices(tmp_path: Path, ranks: int) -> None:
         assert 0 < update["computed"] <= update["ideal_seconds"] <= update["seconds"], name
         assert update["overruns"]["slots"] > 0
         assert re.search(rf"{name} {update['reached']:.1%}", summary["verdict"]), name
+        assert re.search(rf"^\[0\] {name} .* s .*%  +-$", ended.stdout, re.M), "one pair of turns has no gain"
     assert "EMULATED DEVICES" in ended.stdout and (tmp_path / f"report {ranks}" / "updates.png").exists()
     ended, _ = run(tmp_path, 1, "--emulate", "1", "--rollouts", "1")
     assert ended.returncode == 2 and "the first warms up, so two are the least" in ended.stderr
@@ -116,6 +119,13 @@ def test_the_ideal_of_updates() -> None:
     assert odc.reached == pytest.approx(16 / 30) and odc.busy == pytest.approx(0.4)
     assert (odc.overruns.slots, odc.overruns.longer) == (4, 1)
     assert update_of(records, in_step=True).ideal_seconds == (5 + 4 + 2) + 3 + (3 + 3)
+
+
+def test_the_table_of_updates_has_no_gain_that_the_verdict_refuses() -> None:
+    updates = {name: Update(10.0, 9.0, computed, Overruns(1, 0)) for name, computed in (("a", 6.0), ("b", 9.0))}
+    for others, speedups in ((0.1, ["1.00x", "1.50x"]), (0.5, ["-", "-"])):
+        table = update_table(updates, load.verdict("reached", others, 3))
+        assert [row.split()[-1] for row in table[1:]] == speedups
 
 
 def test_an_answer_costs_what_a_7b_model_takes() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pictures' axes and idle shares, and the words of the progress line."""
+"""The pictures' axes and idle shares, the tables' gains, and the words of the progress line."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,9 +9,10 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+import load
 from arms import COLLECTIVE, ODC_MINI
 from experiment import ArmRecord, Block
-from figures import Gain, arm_figures, arms_table, gains_table
+from figures import ArmFigures, Gain, arm_figures, arms_table, gains_table
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from pictures import Pictures, robust_top
@@ -45,7 +46,7 @@ def test_table_and_timeline_have_the_same_idle_shares(tmp_path: Path, monkeypatc
     workload: Any = SimpleNamespace(minibatches=[SimpleNamespace(samples=4, tokens=40)])
     figures = [arm_figures(arm, one, workload, range(1)) for arm, one in records.items()]
     assert [figure.rank_idle for figure in figures] == [pytest.approx([0.5, 0.75]), pytest.approx([0.1, 0.2])]
-    table = arms_table("arm", figures, records, 0)
+    table = arms_table("arm", figures, records, 0, "verdict: 1.50x")
 
     words: list[str] = []
 
@@ -60,6 +61,17 @@ def test_table_and_timeline_have_the_same_idle_shares(tmp_path: Path, monkeypatc
     ]
     for row, share, mean in zip(table[1:], ("62.5%", "15.0%"), ("62 %", "15 %"), strict=True):
         assert f" {share} " in row and any(word.endswith(f"mean idle {mean}") for word in words)
+
+
+def test_tables_have_no_gain_that_the_verdict_refuses() -> None:
+    seconds = {COLLECTIVE: 15.0, ODC_MINI: 10.0}
+    figures = [ArmFigures(arm, took, 1.0, 1.0, None, []) for arm, took in seconds.items()]
+    records = {arm: ArmRecord([], [[Step(2.0, 0.0, 1.0, 1.0, 1.0)]], [5.0, 4.0]) for arm in seconds}
+    gain = Gain("schedule", COLLECTIVE, ODC_MINI, [1.5, 1.4, 1.6])
+    resolved, refused = load.verdict(str(gain), 0.1, 3), load.verdict(str(gain), 0.5, 3)
+    assert [row.split()[4] for row in arms_table("arm", figures, records, 0, resolved)[1:]] == ["1.00x", "1.50x"]
+    assert [row.split()[4] for row in arms_table("arm", figures, records, 0, refused)[1:]] == ["-", "-"]
+    assert gains_table([gain], resolved)[-1].endswith("1.500x  1.400 to 1.600") and gains_table([gain], refused) == []
 
 
 def test_pictures_carry_the_verdict_and_no_gain_that_it_refuses(
@@ -80,6 +92,4 @@ def test_pictures_carry_the_verdict_and_no_gain_that_it_refuses(
 
 def test_one_pair_has_no_spread() -> None:
     assert str(Gain("schedule", COLLECTIVE, ODC_MINI, [1.5, 1.2, 1.3])) == "1.20 to 1.50x, median 1.30x of 3 pairs"
-    one = Gain("schedule", COLLECTIVE, ODC_MINI, [1.25])
-    assert str(one) == "1.25x in one pair"
-    assert gains_table([one])[1].split()[-2:] == ["1.250x", "-"]
+    assert str(Gain("schedule", COLLECTIVE, ODC_MINI, [1.25])) == "1.25x in one pair"

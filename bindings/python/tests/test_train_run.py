@@ -118,7 +118,10 @@ def test_real_compute(tmp_path: Path, corpus: Path) -> None:
     assert "1 empty, left out: empty.txt" in out
     steps = [line for line in err.splitlines() if line.startswith("step ")]
     assert steps and all(re.fullmatch(LINE, line) for line in steps), steps
-    assert shape(ROWS.findall(out)) == shape(ROWS.findall(HEAD))
+    wanted = shape(ROWS.findall(HEAD))
+    if "verdict: not resolved" in out:
+        wanted = [row.replace("0x", "-") for row in wanted if " over " not in row and "gain of" not in row]
+    assert shape(ROWS.findall(out)) == wanted
     assert "losses of the arms differ by" in out
     summary = check_report(tmp_path, "compute")
     assert [arm["name"] for arm in summary["arms"]] == ARMS
@@ -179,7 +182,9 @@ def test_compute_that_is_longer_than_its_slots_is_no_result(tmp_path: Path, corp
     assert verdict.startswith("verdict: not resolved: with 3 samples a rank real compute was longer than 100.00%")
     assert "3 pairs of turns are the least; measured: odc + lb-mini over collective + lb-micro and" in verdict
     assert verdict.endswith("in one pair with 1 sample a rank") and " to " not in verdict.partition("measured: ")[2]
-    assert re.search(r"^schedule: .*x +-$", out, re.M)  # one pair has no spread
+    rows = re.findall(r"^(?:collective|odc) \+ .*$", out, re.M)
+    assert len(rows) == 8 and all(re.search(r" \d+ +- +[\d.]+% ", row) for row in rows), out
+    assert "gain of" not in out and "x" not in "".join(rows)
     summary = check_report(tmp_path, "emulated")
     assert summary["verdict"] == verdict
     overruns = summary["parts"][0]["overruns"]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from learner import PHASES, Record
+from load import resolved
 from pictures import Pictures, pyplot
 from report import Outcome
 from settings import Settings
@@ -52,7 +53,7 @@ class Charts(Pictures):
             names = ("ideal", "beyond it") if place == 0 else (None, None)
             axes.barh(place, one.ideal_seconds, 0.6, color=_COLOURS[1], label=names[0])
             axes.barh(place, one.seconds - one.ideal_seconds, 0.6, one.ideal_seconds, color=_COLOURS[2], label=names[1])
-            if "not resolved" not in self._verdict:
+            if resolved(self._verdict):
                 axes.text(0.01 * one.seconds, place, f"{one.reached:.1%} reached, {1 - one.busy:.0%} idle", va="center")
         axes.set_yticks(range(len(updates)), list(updates))
         axes.invert_yaxis()

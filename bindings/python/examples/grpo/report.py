@@ -113,7 +113,7 @@ def report(settings: Settings, ranks: int, outcomes: Mapping[str, Outcome], othe
         "",
         *_notes(outcomes),
         "",
-        *([*update_table(updates), "", *NOTES, str(overruns)] if updates else []),
+        *([*update_table(updates, words), "", *NOTES, str(overruns)] if updates else []),
     ]
     print("\n".join(lines), flush=True)
     summary = {

@@ -10,6 +10,7 @@ from statistics import fmean
 from emulation import Overruns, overruns
 from figures import table
 from learner import Record
+from load import resolved
 from workload import ideal
 
 BAR = 0.95  # the share of its ideal that ODC with free counts must reach
@@ -54,7 +55,8 @@ def update_of(records: Sequence[Sequence[Record]], *, in_step: bool) -> Update:
     )
 
 
-def update_table(updates: Mapping[str, Update]) -> list[str]:
+def update_table(updates: Mapping[str, Update], verdict: str) -> list[str]:
+    """There are no speedups where the verdict refuses them."""
     first = next(iter(updates.values()))
     rows = [
         (
@@ -63,7 +65,7 @@ def update_table(updates: Mapping[str, Update]) -> list[str]:
             f"{one.ideal_seconds:.2f} s",
             f"{one.reached:.1%}",
             f"{1 - one.busy:.1%}",
-            f"{one.busy / first.busy:.2f}x" if first.busy > 0 else "-",
+            f"{one.busy / first.busy:.2f}x" if first.busy > 0 and resolved(verdict) else "-",
         )
         for name, one in updates.items()
     ]

@@ -4,6 +4,7 @@ and the plan."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from arms import COLLECTIVE, COLLECTIVE_ROWS, ODC_MICRO, ODC_MINI
@@ -11,6 +12,7 @@ from emulation import WARNING, Device, Overruns, overruns
 from experiment import Experiment, Records, check_losses, ideal_cost
 from figures import (
     NOTES,
+    Gain,
     arm_figures,
     arms_table,
     gains_table,
@@ -92,27 +94,22 @@ def _overruns(records: Records, part: Part) -> Overruns:
 def _report(
     session: Session, experiment: Experiment, workload: Workload, parts: list[Part], overruns: list[Overruns]
 ) -> None:
-    records, results, tables, reached, doubts = experiment.records, [], [], [], []
-    for part, overrun in zip(parts, overruns, strict=True):
+    records, results, tables = experiment.records, [], []
+    gains = [step_gains(records, part.minibatches) for part in parts]
+    result = _verdict(parts, gains, overruns, experiment.others)
+    for part, part_gains, overrun in zip(parts, gains, overruns, strict=True):
         figures = [arm_figures(arm, records[arm], workload, part.minibatches) for arm in _ARMS]
-        gains = step_gains(records, part.minibatches)
-        tables += [*arms_table(str(part), figures, records, part.minibatches[-1]), "", *gains_table(gains)]
-        tables += [str(overrun), ""]
-        against = {gain.under: str(gain) for gain in gains if gain.over is ODC_MINI}
-        reached.append(f"{against[COLLECTIVE]} and {against[COLLECTIVE_ROWS]} with {part}")
-        if doubt := overrun.doubt("raise --seconds, leave out short --lengths"):
-            doubts.append(f"with {part} {doubt}")
+        tables += arms_table(str(part), figures, records, part.minibatches[-1], result)
+        tables += [*gains_table(part_gains, result), str(overrun), ""]
         results.append(
             {
                 "samples_per_rank": part.per_rank,
                 "arms": [figure.summary(records[figure.arm]) for figure in figures],
-                "gains": [gain.summary() for gain in gains],
+                "gains": [gain.summary() for gain in part_gains],
                 "overruns": asdict(overrun),
             }
         )
     differences = loss_differences(records, COLLECTIVE)
-    over = f"{ODC_MINI.name} over {COLLECTIVE.name} and over {COLLECTIVE_ROWS.name}"
-    result = verdict(f"{over}: {', '.join(reached)}", experiment.others, len(gains[0].ratios), *doubts)
     disturbed = disturbed_line(experiment.others, experiment.repeated)
     tables = [result, *disturbed, "", *tables, *NOTES, loss_sentence(differences)]
     print("", *tables, sep="\n")
@@ -129,8 +126,21 @@ def _report(
     from pictures import Pictures  # imports Matplotlib, on one rank only
 
     pictures = Pictures(session.options.report, f"{_TITLE}: {ranks_of(session.context.size)}, {most}", result)
-    pictures.gains(step_gains(records, most.minibatches))
+    pictures.gains(gains[0])
     pictures.timeline(records, most.minibatches, idle="not in an emulated block")
     pictures.idle([arm_figures(arm, record, workload, most.minibatches) for arm, record in records.items()])
     pictures.losses(records, differences)
     pictures.write_page([WARNING, "", *tables])
+
+
+def _verdict(
+    parts: Sequence[Part], gains: Sequence[Sequence[Gain]], overruns: Sequence[Overruns], others: float | None
+) -> str:
+    reached, doubts = [], []
+    for part, part_gains, overrun in zip(parts, gains, overruns, strict=True):
+        against = {gain.under: str(gain) for gain in part_gains if gain.over is ODC_MINI}
+        reached.append(f"{against[COLLECTIVE]} and {against[COLLECTIVE_ROWS]} with {part}")
+        if doubt := overrun.doubt("raise --seconds, leave out short --lengths"):
+            doubts.append(f"with {part} {doubt}")
+    over = f"{ODC_MINI.name} over {COLLECTIVE.name} and over {COLLECTIVE_ROWS.name}"
+    return verdict(f"{over}: {', '.join(reached)}", others, len(gains[0][0].ratios), *doubts)

@@ -10,6 +10,7 @@ from statistics import median
 
 from arms import COLLECTIVE, COLLECTIVE_ROWS, FSDP, ODC_CLAIMS, ODC_MICRO, ODC_MINI, Arm
 from experiment import ROUNDING, ArmRecord, Records
+from load import resolved
 from trainer import idle_share
 from workload import Workload, ideal
 
@@ -123,13 +124,13 @@ def _gain(of: str, under: Arm, over: Arm, records: Records, minibatches: range) 
     return Gain(of, under, over, [slow.seconds / fast.seconds for slow, fast in pairs if slow.first in minibatches])
 
 
-def arms_table(title: str, figures: Sequence[ArmFigures], records: Records, last: int) -> list[str]:
-    """`last`: the minibatch whose loss is shown."""
+def arms_table(title: str, figures: Sequence[ArmFigures], records: Records, last: int, verdict: str) -> list[str]:
+    """`last`: the minibatch whose loss is shown. There are no speedups where the verdict refuses them."""
     rows = [
         (
             figure.arm.name,
             f"{figure.tokens_per_second:.0f}",
-            f"{figures[0].seconds / figure.seconds:.2f}x",
+            f"{figures[0].seconds / figure.seconds:.2f}x" if resolved(verdict) else "-",
             f"{figure.idle:.1%}" if figure.rank_idle else "-",
             f"{figure.seconds:.2f} s",
             "-" if figure.ideal_seconds is None else f"{figure.ideal_seconds:.2f} s",
@@ -143,17 +144,19 @@ def arms_table(title: str, figures: Sequence[ArmFigures], records: Records, last
     return table(header, rows)
 
 
-def gains_table(gains: Sequence[Gain]) -> list[str]:
+def gains_table(gains: Sequence[Gain], verdict: str) -> list[str]:
+    """Empty where the verdict refuses the gains."""
+    if not resolved(verdict):
+        return []
     rows = [
         (
             f"{gain.of}: {gain.over.name} over {gain.under.name}",
             f"{gain.median:.3f}x",
-            f"{min(gain.ratios):.3f} to {max(gain.ratios):.3f}" if len(gain.ratios) > 1 else "-",
+            f"{min(gain.ratios):.3f} to {max(gain.ratios):.3f}",
         )
         for gain in gains
     ]
-    pairs = len(gains[0].ratios)
-    return table((f"gain of (median of {pairs} pairs)" if pairs > 1 else "gain of (one pair)", "gain", "spread"), rows)
+    return ["", *table((f"gain of (median of {len(gains[0].ratios)} pairs)", "gain", "spread"), rows)]
 
 
 NOTES = (

@@ -45,6 +45,9 @@ def disturbed_line(others: float | None, repeated: int) -> list[str]:
     return [f"other programs used {others:.0%} of the processors, pairs of turns repeated: {repeated}"]
 
 
+_UNRESOLVED = "verdict: not resolved: "
+
+
 def verdict(measured: str, others: float | None, pairs: int, *doubts: str) -> str:
     """`measured`: the gain, of so many pairs of turns. `doubts`: other reasons why it is none."""
     why = list(doubts)
@@ -52,7 +55,12 @@ def verdict(measured: str, others: float | None, pairs: int, *doubts: str) -> st
         why.append(f"other programs used {others:.0%} of the processors")
     if pairs < LEAST_PAIRS:
         why.append(f"{LEAST_PAIRS} pairs of turns are the least")
-    return f"verdict: not resolved: {', '.join(why)}; measured: {measured}" if why else f"verdict: {measured}"
+    return f"{_UNRESOLVED}{', '.join(why)}; measured: {measured}" if why else f"verdict: {measured}"
+
+
+def resolved(verdict: str) -> bool:
+    """Whether the measured gain is one, and may be in tables and pictures."""
+    return not verdict.startswith(_UNRESOLVED)
 
 
 def circumstances(others: float | None, repeated: int) -> dict[str, object]:

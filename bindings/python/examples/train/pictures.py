@@ -14,6 +14,7 @@ import matplotlib
 from arms import COLLECTIVE, COLLECTIVE_ROWS, FSDP, ODC_CLAIMS, ODC_MICRO, ODC_MINI, Arm
 from experiment import ROUNDING, ArmRecord, Records
 from figures import ArmFigures, Gain
+from load import resolved
 from trainer import Step, idle_share
 
 from libodc.recording import Event, RankTrace
@@ -57,7 +58,7 @@ class Pictures:
             axes.barh(place, gain.median, 0.6, color=_BAR)
             shown = [ratio for ratio in gain.ratios if ratio <= top]
             axes.plot(shown, [place] * len(shown), "o", color="black", markersize=4)
-            if "not resolved" not in self._verdict:
+            if resolved(self._verdict):
                 axes.text(0.02 * top, place, f"{gain.median:.2f}x", va="center", fontsize=11, fontweight="bold")
             if cut := ", ".join(f"{ratio:.2f}x" for ratio in gain.ratios if ratio > top):
                 axes.text(top * 1.01, place, f"> {cut}", va="center", fontsize=8)

@@ -16,7 +16,7 @@ idle share of each rank in one schedule so far, from the end of that schedule's 
 
 At the end it prints a verdict and two tables (here of two ranks), and writes --report: index.html with pictures, and
 summary.json. Pairs of turns during which other programs used more than 20 % of the processors are repeated, at most
-half of them.
+half of them. If that does not help, the verdict is "not resolved", and the tables have no gains.
 
     verdict: odc + lb-mini over fsdp2 + lb-micro: 1.15 to 1.44x, median 1.27x of 8 pairs
 
