@@ -205,7 +205,7 @@ public:
     void shutdown(S &...status) noexcept(detail::kQuiet<S...>);
 
 private:
-    explicit Context(std::shared_ptr<detail::Membership> membership) noexcept : user_(std::move(membership)) {}
+    explicit Context(std::shared_ptr<detail::SharedContext> shared) noexcept : user_(std::move(shared)) {}
 
     template <class P, class G, Memory M>
     static odc_shard_desc to_c(const Description &description) noexcept;
@@ -259,26 +259,26 @@ Context Context::join(const Config &config, S &...status) {
             if (!check_library(status...) || !detail::to_c(config, c, status...)) {
                 return Context();
             }
-            auto membership = std::make_shared<detail::Membership>();
-            membership->interrupted = config.interrupted;
+            auto shared = std::make_shared<detail::SharedContext>();
+            shared->interrupted = config.interrupted;
             if (config.interrupted) {
                 c.interrupted = detail::ask_interrupted;
-                c.interrupted_arg = membership.get();
+                c.interrupted_arg = shared.get();
             }
-            membership->log = config.log;
+            shared->log = config.log;
             if (config.log) {
                 c.log = detail::hand_over_line;
-                c.log_arg = membership.get();
+                c.log_arg = shared.get();
             }
             detail::AllGather all_gather{config};
             if (config.all_gather) {
                 c.all_gather = detail::AllGather::all_gather;
                 c.all_gather_arg = &all_gather;
             }
-            if (!detail::check(odc_init(&c, &membership->handle), status...)) {
+            if (!detail::check(odc_init(&c, &shared->handle), status...)) {
                 return Context();
             }
-            return Context(std::move(membership));
+            return Context(std::move(shared));
         },
         status...);
 }
@@ -318,7 +318,7 @@ bool Context::check_description(const Description &description, S &...status) co
 template <class P, class G, Memory M>
 Shard<P, G, M> Context::shard_of(const Description &description, odc_shard *handle) const {
     Shard<P, G, M> shard;
-    shard.membership_ = user_.membership();
+    shard.shared_ = user_.shared();
     shard.handle_ = handle;
     shard.name_ = description.name;
     shard.numel_ = description.numel;
@@ -406,7 +406,7 @@ std::vector<double> Context::speeds(S &...status) const noexcept(detail::kQuiet<
 
 template <class... S, class>
 void Context::shutdown(S &...status) noexcept(detail::kQuiet<S...>) {
-    const size_t pending = *this ? user_.membership()->users - 1 : 0;
+    const size_t pending = *this ? user_.shared()->users - 1 : 0;
     if (pending > 0) {
         detail::guard(
             [&] {

@@ -490,15 +490,15 @@ odc_status odc_get_topology(const char *file, const char **json, const char **xm
         if (json == nullptr) {
             fail(ODC_ERROR_ARGUMENT, "odc_get_topology: json is NULL");
         }
-        auto &[error, why_not, topology, recording] = strings_of_thread();
+        auto &[error, why_not, topology, topology_xml] = strings_of_thread();
         const odc::Machine machine = file != nullptr ? odc::recorded_machine(file) : odc::this_machine(odc::Look::Full);
         const bool recorded = file != nullptr || !odc::setting(odc::Setting::kTopologyXml).empty();
         topology = odc::machine_json(machine, odc::read_route_options(),
                                      recorded ? odc::provider_infos_by_kind(machine) : odc::query_libfabric(),
                                      recorded ? "" : odc::why_not_fabric());
         if (xml != nullptr) {
-            recording = odc::live_recording();
-            *xml = recording.c_str();
+            topology_xml = odc::live_topology_xml();
+            *xml = topology_xml.c_str();
         }
         *json = topology.c_str();
     });

@@ -14,7 +14,7 @@ struct ThreadStrings {
     std::string error;
     std::string why_not;
     std::string topology;
-    std::string recording;
+    std::string topology_xml;
 };
 ThreadStrings &strings_of_thread();  // throws std::bad_alloc
 

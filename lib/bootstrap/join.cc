@@ -78,7 +78,7 @@ std::unique_ptr<Cuda> open_gpu(const odc_config &config) {
     }
 }
 
-std::unique_ptr<Arena> make_arena(const Rendezvous &rendezvous, const Cuda *cuda, const NodeCacheOffer &offer) {
+std::unique_ptr<Arena> make_arena(const Rendezvous &rendezvous, const Cuda *cuda, const NodeCacheLimit &limit) {
     std::unique_ptr<Arena> arena = Arena::create();
     static_assert(sizeof(ControlBlock) <= kFirstRecordBytes);
     auto *block = new (arena->record(arena->allocate_record(sizeof(ControlBlock)))) ControlBlock{};
@@ -88,7 +88,7 @@ std::unique_ptr<Arena> make_arena(const Rendezvous &rendezvous, const Cuda *cuda
     std::strncpy(block->host, rendezvous.host.c_str(), sizeof(block->host) - 1);
     std::strncpy(block->identity, rendezvous.identity.c_str(), sizeof(block->identity) - 1);
     block->gpu = cuda != nullptr ? cuda->identity() : GpuIdentity{};
-    block->node_cache = offer;
+    block->node_cache = limit;
     block->last_call_at_ns = now_ns();
     block->magic = layout_magic(Layout::ControlBlock);
     return arena;
@@ -233,7 +233,7 @@ Membership join(const odc_config &config, Log &log) {
     or_hand_in_join_error(exchange.get(), [&] {
         check_settings();
         cuda = open_gpu(config);
-        arena = make_arena(rendezvous, cuda.get(), node_cache_offer(exchange.get()));
+        arena = make_arena(rendezvous, cuda.get(), node_cache_limit(exchange.get()));
         mine = identity_of(rendezvous, cuda.get());
     });
 

@@ -18,20 +18,20 @@ constexpr int64_t kMostBytes = int64_t{1} << 60;
 
 }  // namespace
 
-NodeCacheOffer node_cache_offer(const Allgather *exchange) {
+NodeCacheLimit node_cache_limit(const Allgather *exchange) {
     const std::string text = setting(Setting::kNodeCache);
     if (text == "off") {
-        return {NodeCacheOffer::Kind::Off, 0};
+        return {NodeCacheLimit::Kind::Off, 0};
     }
     if (text == "auto") {
-        return {NodeCacheOffer::Kind::Auto, exchange != nullptr ? available_memory() / kPartOfMemory : 0};
+        return {NodeCacheLimit::Kind::Auto, exchange != nullptr ? available_memory() / kPartOfMemory : 0};
     }
     if (text.find_first_not_of("0123456789") != std::string::npos) {
         fail(ODC_ERROR_ARGUMENT, "{}=\"{}\" is wrong: it must be auto, off, or a number of bytes",
              setting_row(Setting::kNodeCache).name, text);
     }
     const int64_t bytes = parse_number(setting_row(Setting::kNodeCache).name, text, 1, kMostBytes);
-    return {NodeCacheOffer::Kind::Bytes, static_cast<uint64_t>(bytes)};
+    return {NodeCacheLimit::Kind::Bytes, static_cast<uint64_t>(bytes)};
 }
 
 NodeCacheShare node_cache_share(const std::vector<const ControlBlock *> &local_peers) {
@@ -42,14 +42,14 @@ NodeCacheShare node_cache_share(const std::vector<const ControlBlock *> &local_p
     int least_of = 0;
     uint64_t part_of_free = 0;
     for (const ControlBlock *peer : local_peers) {
-        const NodeCacheOffer &offer = peer->node_cache;
-        if (offer.kind == NodeCacheOffer::Kind::Off) {
+        const NodeCacheLimit &limit = peer->node_cache;
+        if (limit.kind == NodeCacheLimit::Kind::Off) {
             return {0, 0,
                     formatted("each rank of this host reads it and adds to it for itself, as rank {} has {}=off",
                               peer->rank, setting_row(Setting::kNodeCache).name)};
         }
-        const bool is_auto = offer.kind == NodeCacheOffer::Kind::Auto;
-        const uint64_t bytes = is_auto ? offer.bytes / local_peers.size() : offer.bytes;
+        const bool is_auto = limit.kind == NodeCacheLimit::Kind::Auto;
+        const uint64_t bytes = is_auto ? limit.bytes / local_peers.size() : limit.bytes;
         part_of_free = is_auto ? kPartOfMemory * local_peers.size() : part_of_free;
         if (bytes < least) {
             least = bytes;

@@ -22,8 +22,8 @@ struct NodeCacheShare {
 
 // This rank's, by ODC_NODE_CACHE. Throws ODC_ERROR_ARGUMENT. `exchange`: NULL where all ranks are on this host, where looking at
 // its memory would take time for nothing.
-NodeCacheOffer node_cache_offer(const Allgather *exchange);
-// The least that any of a host's ranks offers, by their control blocks, if it has several.
+NodeCacheLimit node_cache_limit(const Allgather *exchange);
+// The least of those of a host's ranks, by their control blocks, if it has several.
 NodeCacheShare node_cache_share(const std::vector<const ControlBlock *> &local_peers);
 
 }  // namespace odc

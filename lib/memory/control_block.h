@@ -51,8 +51,8 @@ struct GpuIdentity {
     GpuUuid uuid;
 };
 
-// What a rank would give to the node cache of its host (bootstrap/node_cache_share.h).
-struct NodeCacheOffer {
+// The most that a rank gives to the node cache of its host (bootstrap/node_cache_share.h).
+struct NodeCacheLimit {
     enum class Kind : uint32_t { Off, Auto, Bytes };
     Kind kind;
     uint64_t bytes;  // Auto: of all ranks of the host together
@@ -113,7 +113,7 @@ struct ControlBlock {
     char host[68];
     char identity[96];  // of the host, as in IdentityInfo (peer_info.h)
     GpuIdentity gpu;
-    NodeCacheOffer node_cache;
+    NodeCacheLimit node_cache;
 
     alignas(64) Doorbell doorbell;  // rung after every change below; the trees have their own doorbells
 

@@ -203,7 +203,7 @@ Tree recorded_tree(const std::string &file, const std::string &xml) {
 
 Machine live_machine(Look look) { return read_machine(live_tree(look).get()); }
 
-std::string live_recording() {
+std::string live_topology_xml() {
     const Tree tree = live_tree(Look::Full);
     char *text = nullptr;
     int length = 0;

@@ -14,7 +14,7 @@ enum class Look { Quick, Full };
 // The running machine as this process sees it now; a quick look takes about 30 ms.
 Machine live_machine(Look look);
 // The running machine in full, as XML for recorded_machine.
-std::string live_recording();
+std::string live_topology_xml();
 // Throws ODC_ERROR_ARGUMENT if `file` cannot be read or is not a topology.
 Machine recorded_machine(const std::string &file);
 // The machine that ODC_TOPOLOGY_XML names, else the running machine.

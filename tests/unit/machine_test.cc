@@ -436,7 +436,7 @@ void this_machine_is_what_it_records(void **) {
         }
     }
     assert_true(found == interfaces().size());
-    assert_string_equal(error_of_xml(live_recording()).c_str(), "");
+    assert_string_equal(error_of_xml(live_topology_xml()).c_str(), "");
 }
 
 }  // namespace

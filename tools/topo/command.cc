@@ -36,14 +36,14 @@ Reasons reasons_of(const TopoOptions &options) { return options.why ? Reasons::T
 
 void show_machine(const TopoOptions &options) {
     const char *json = nullptr;
-    const char *recording = nullptr;
+    const char *xml = nullptr;
     const odc_status status = odc_get_topology(options.xml.empty() ? nullptr : options.xml.c_str(), &json,
-                                               options.save.empty() ? nullptr : &recording);
+                                               options.save.empty() ? nullptr : &xml);
     if (status != ODC_OK) {
         throw Exit{status == ODC_ERROR_ARGUMENT ? 2 : 1, odc_last_error()};
     }
-    if (recording != nullptr) {
-        write_file(options.save, recording);
+    if (xml != nullptr) {
+        write_file(options.save, xml);
     }
     const Json machine = Json::parse(json);
     if (!options.svg.empty()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Started gathers and additions, and the membership that a context's handles share.
+// Started gathers and additions, and the C context that a Context's handles share.
 #ifndef ODC_HPP_OPERATION_HPP
 #define ODC_HPP_OPERATION_HPP
 #include <atomic>
@@ -40,17 +40,17 @@ private:
     bool before_;
 };
 
-// A rank's membership in a job, shared by its handles; the last one destroys it.
-struct Membership {
+// The C context, shared by its handles; the last one destroys it.
+struct SharedContext {
     std::function<bool()> interrupted;
     std::function<void(LogLevel level, const char *line)> log;
     odc_context *handle = nullptr;
     std::atomic<size_t> users{0};
 
-    Membership() = default;
-    Membership(const Membership &) = delete;
-    Membership &operator=(const Membership &) = delete;
-    ~Membership() {
+    SharedContext() = default;
+    SharedContext(const SharedContext &) = delete;
+    SharedContext &operator=(const SharedContext &) = delete;
+    ~SharedContext() {
         const Uninterrupted here;
         odc_destroy(handle);
     }
@@ -60,37 +60,35 @@ struct Membership {
 class User {
 public:
     User() noexcept = default;
-    explicit User(std::shared_ptr<Membership> membership) noexcept : membership_(std::move(membership)) {
-        ++membership_->users;
-    }
+    explicit User(std::shared_ptr<SharedContext> shared) noexcept : shared_(std::move(shared)) { ++shared_->users; }
     User(User &&) noexcept = default;
     User &operator=(User &&other) noexcept {
         User taken(std::move(other));
-        std::swap(membership_, taken.membership_);
+        std::swap(shared_, taken.shared_);
         return *this;
     }
     ~User() {
-        if (membership_ != nullptr && --membership_->users == 0) {
+        if (shared_ != nullptr && --shared_->users == 0) {
             const Uninterrupted here;
-            odc_shutdown(membership_->handle);
+            odc_shutdown(shared_->handle);
         }
     }
 
-    const std::shared_ptr<Membership> &membership() const noexcept { return membership_; }
-    odc_context *handle() const noexcept { return membership_ == nullptr ? nullptr : membership_->handle; }
+    const std::shared_ptr<SharedContext> &shared() const noexcept { return shared_; }
+    odc_context *handle() const noexcept { return shared_ == nullptr ? nullptr : shared_->handle; }
 
 private:
-    std::shared_ptr<Membership> membership_;
+    std::shared_ptr<SharedContext> shared_;
 };
 
-inline int ask_interrupted(void *membership) {
+inline int ask_interrupted(void *shared) {
     return Uninterrupted::here()
                ? 0
-               : call_back([&] { return static_cast<Membership *>(membership)->interrupted() ? 1 : 0; });
+               : call_back([&] { return static_cast<SharedContext *>(shared)->interrupted() ? 1 : 0; });
 }
 
-inline void hand_over_line(void *membership, int32_t level, const char *line) {
-    call_back_and_forget([&] { static_cast<Membership *>(membership)->log(static_cast<LogLevel>(level), line); });
+inline void hand_over_line(void *shared, int32_t level, const char *line) {
+    call_back_and_forget([&] { static_cast<SharedContext *>(shared)->log(static_cast<LogLevel>(level), line); });
 }
 
 }  // namespace detail

@@ -52,7 +52,7 @@ public:
 
     const std::string &name() const noexcept { return name_; }
     uint64_t numel() const noexcept { return numel_; }
-    odc_shard *handle() const noexcept { return membership_ == nullptr ? nullptr : handle_; }
+    odc_shard *handle() const noexcept { return shared_ == nullptr ? nullptr : handle_; }
 
     template <class... S, class = detail::Trailing<S...>>
     Slice<P, G, M> slice(S &...status) const noexcept(detail::kQuiet<S...>) {
@@ -152,13 +152,13 @@ private:
         Operation operation;
         const int32_t code = begin(handle(), full.data(), full.size(), stream.handle, &operation.number_);
         if (code == ODC_OK) {
-            operation.user_ = detail::User(membership_);
+            operation.user_ = detail::User(shared_);
         }
         detail::check(code, status...);
         return operation;
     }
 
-    std::shared_ptr<detail::Membership> membership_;
+    std::shared_ptr<detail::SharedContext> shared_;
     odc_shard *handle_ = nullptr;
     std::string name_;
     uint64_t numel_ = 0;
