@@ -62,8 +62,8 @@ class Pool:
         lists = [self._by_maker(reader, indices) for reader, indices in enumerate(wanted)]
         self._before_exchange()
         self._fetched += 1
-        parcels = {reader: self._parcel(reader, lists[reader]) for reader in range(size)}
-        used = {reader: one for reader, one in parcels.items() if one is not None and rank in (one.ranks or ())}
+        described = {reader: self._shard_for(reader, lists[reader]) for reader in range(size)}
+        used = {reader: one for reader, one in described.items() if one is not None and rank in (one.ranks or ())}
         shards = dict(zip(used, self._context.register_all(list(used.values())), strict=True)) if used else {}
         for reader, shard in shards.items():
             mine = [self._own[self.numbers[i]] for i in lists[reader] if self._makers[i] == rank]
@@ -88,7 +88,7 @@ class Pool:
             raise ArgumentError(f"rank {reader} wants sample {wrong[0]}, and there are {len(self)}, from 0 on")
         return sorted(set(indices), key=lambda index: (self._makers[index], index))
 
-    def _parcel(self, reader: int, indices: Sequence[int]) -> ShardDescription | None:
+    def _shard_for(self, reader: int, indices: Sequence[int]) -> ShardDescription | None:
         """A shard of what other ranks have made, which they own and `reader` gathers."""
         sizes = {reader: 0}
         for index in indices:
