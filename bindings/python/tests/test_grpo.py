@@ -27,7 +27,7 @@ from generate import answers
 from learner import Learner, Record, Totals
 from report import Outcome, difference
 from settings import ARMS, parse_settings
-from stopwatch import Slot
+from stopwatch import Span
 from update import Update, update_of, update_table
 from ways import FsdpLearner
 
@@ -93,7 +93,7 @@ def test_updates_on_emulated_devices(tmp_path: Path, ranks: int) -> None:
     for name, arm in arms.items():
         update = arm["update"]
         assert 0 < update["computed"] <= update["ideal_seconds"] <= update["seconds"], name
-        assert update["overruns"]["slots"] > 0
+        assert update["overruns"]["spans"] > 0
         assert re.search(rf"{name} {update['reached']:.1%}", summary["verdict"]), name
         assert re.search(rf"^\[0\] {name} .* s .*%  +-$", ended.stdout, re.M), "one pair of turns has no gain"
     assert "EMULATED DEVICES" in ended.stdout and (tmp_path / f"report {ranks}" / "updates.png").exists()
@@ -106,8 +106,8 @@ def test_the_ideal_of_updates() -> None:
     answers."""
 
     def record(seconds: float, computed: list[list[float]], excess: float = 0.0) -> Record:
-        slots = [Slot(False, 0.0, 1.0, excess)]
-        return Record(marks=[0, 0, 0, 0, seconds], computed=computed, slots=slots)
+        spans = [Span(False, 0.0, 1.0, excess)]
+        return Record(marks=[0, 0, 0, 0, seconds], computed=computed, compute_spans=spans)
 
     first, second = [record(100, [[50.0]]) for _ in range(2)]
     records = [
@@ -117,7 +117,7 @@ def test_the_ideal_of_updates() -> None:
     odc = update_of(records, in_step=False)
     assert (odc.seconds, odc.ideal_seconds, odc.computed) == (30, 7 + 3 + 6, (14 + 10) / 2)
     assert odc.reached == pytest.approx(16 / 30) and odc.busy == pytest.approx(0.4)
-    assert (odc.overruns.slots, odc.overruns.longer) == (4, 1)
+    assert (odc.overruns.spans, odc.overruns.longer) == (4, 1)
     assert update_of(records, in_step=True).ideal_seconds == (5 + 4 + 2) + 3 + (3 + 3)
 
 

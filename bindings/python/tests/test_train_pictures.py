@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from pictures import Pictures, robust_top
 from progress import idle_words
-from stopwatch import Slot
+from stopwatch import Span
 from trainer import Step
 
 
@@ -38,8 +38,8 @@ def test_idle_shares_of_many_ranks_fit_a_line() -> None:
 def test_table_and_timeline_have_the_same_idle_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def record(*busy: float) -> ArmRecord:
         """Of one minibatch of 10 s. Ranks are on a core, and compute for 1 s of that."""
-        slots = (Slot(False, 3.0, 4.0),)
-        steps = [[Step(2.0, 1.0, 10.5, 11.0, seconds, (1.0,), slots)] for seconds in busy]
+        spans = (Span(False, 3.0, 4.0),)
+        steps = [[Step(2.0, 1.0, 10.5, 11.0, seconds, (1.0,), spans)] for seconds in busy]
         return ArmRecord([Block(0, 1, 10.0)], steps, [5.0, 4.0])
 
     records = {COLLECTIVE: record(5.0, 2.5), ODC_MINI: record(9.0, 8.0)}

@@ -170,11 +170,11 @@ def test_emulated_devices(tmp_path: Path, corpus: Path) -> None:
         of = ["plan of collectives", "schedule", "plan", "schedule, plan", "schedule, plan"]
         assert [gain["of"] for gain in part["gains"]] == of
         assert [gain["under"] for gain in part["gains"][3:]] == ["collective + sorted-rows", ARMS[1]]
-        assert part["overruns"]["slots"] > 0
+        assert part["overruns"]["spans"] > 0
         assert all(0 < arm["reached"] == arm["ideal_seconds"] / arm["seconds"] < 1 for arm in part["arms"])
 
 
-def test_compute_that_is_longer_than_its_slots_is_no_result(tmp_path: Path, corpus: Path) -> None:
+def test_compute_that_is_longer_than_its_spans_is_no_result(tmp_path: Path, corpus: Path) -> None:
     arguments = ["--data", str(corpus), "--minibatches", "1", "--seconds", "0.001", *SMALL]
     (status, out, err), (other_status, _, _) = run(tmp_path, "emulated", *arguments)
     assert (status, other_status) == (0, 0), err
@@ -188,7 +188,7 @@ def test_compute_that_is_longer_than_its_slots_is_no_result(tmp_path: Path, corp
     summary = check_report(tmp_path, "emulated")
     assert summary["verdict"] == verdict
     overruns = summary["parts"][0]["overruns"]
-    assert overruns["longer"] == overruns["slots"] > 0
+    assert overruns["longer"] == overruns["spans"] > 0
 
 
 @contextmanager

@@ -109,7 +109,7 @@ def train_arm(rank: int, size: int, job: str, arm: Arm, minibatches: list[list[M
 
 @dataclass
 class Recorder(Device):
-    """Records which slots were not prefetched."""
+    """Records which spans were not prefetched."""
 
     firsts: list[bool] = field(default_factory=list)
 
@@ -124,16 +124,16 @@ def train_emulated(rank: int, size: int, job: str, seed: int) -> None:
         device = Recorder(RECIPE.blocks, 1.0)
         trainer = EmulatedTrainer(COLLECTIVE, RECIPE, workload, mesh, device)
         check_trained(trainer, rank, workload, EVEN)
-        kinds = [slot.backward for slot in device.slots]
+        kinds = [span.backward for span in device.spans]
         ran = [microbatch for minibatch in (*EVEN, EVEN[0]) for microbatch in minibatch[rank]]
         assert kinds == [False, False, True, True] * len(ran)
         evaluations = 2
         assert sum(device.firsts) == 2 * len(ran) + evaluations
         assert device.firsts[:4] == [True, False, True, False]
         for number, microbatch in enumerate(ran):
-            own = device.slots[4 * number : 4 * number + 4]
+            own = device.spans[4 * number : 4 * number + 4]
             forward = workload.cost(microbatch) / 6
-            durations = [slot.end - slot.begin - slot.excess for slot in own]
+            durations = [span.end - span.begin - span.excess for span in own]
             assert durations == pytest.approx([forward, forward, 2 * forward, 2 * forward], rel=1e-6, abs=1e-9)
             assert all(a.end <= b.begin for a, b in pairwise(own))
         trainer.close()

@@ -20,7 +20,7 @@ from emulation import pad
 from generate import answers
 from schedule import WAIT_SECONDS
 from settings import Settings
-from stopwatch import Slot
+from stopwatch import Span
 from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -53,8 +53,8 @@ class Record:
     `spans`: name, begin and end of what computes; `waits`: of the exchange and the syncs. `waited`: seconds, in
     publishes and syncs of the policy; `reference_waited`: of the reference, in all rollouts so far. `padding`: passes
     over nothing, so that collectives match. `computed`: by minibatch, the seconds of each answer on an emulated device,
-    and `slots`, of which they are the sums. `most_off`: by how much the ratio of new to old probabilities differed from
-    1 before the first step."""
+    and `compute_spans`, of which they are the sums. `most_off`: by how much the ratio of new to old probabilities
+    differed from 1 before the first step."""
 
     reward: float = 0.0
     groups: int = 0
@@ -70,7 +70,7 @@ class Record:
     spans: list[tuple[str, float, float]] = field(default_factory=list)
     waits: list[tuple[float, float]] = field(default_factory=list)
     computed: list[list[float]] = field(default_factory=list)
-    slots: list[Slot] = field(default_factory=list)
+    compute_spans: list[Span] = field(default_factory=list)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -278,13 +278,13 @@ class Learner:
     def computing(self, sample: Sample, record: Record) -> Iterator[None]:
         """The update by one answer, on the emulated device if there is one."""
         device, begin = self.device, time.monotonic()
-        slots, computed = len(device.slots), device.computed
+        begun, computed = len(device.spans), device.computed
         device.start_microbatch(cost_of(len(sample["tokens"])))
         yield
         device.start_microbatch(0)
         record.computed[-1].append(device.computed - computed)
-        record.slots += device.slots[slots:]
-        spans = [(slot.begin, slot.end) for slot in device.slots[slots:]] or [(begin, time.monotonic())]
+        record.compute_spans += device.spans[begun:]
+        spans = [(span.begin, span.end) for span in device.spans[begun:]] or [(begin, time.monotonic())]
         record.spans += [("update", *span) for span in spans]
 
     def minibatches(self, sampler: MinibatchSampler) -> Iterable[Iterable[list[int]]]:

@@ -51,7 +51,7 @@ def update_of(records: Sequence[Sequence[Record]], *, in_step: bool) -> Update:
         sum(max(record.seconds[-1] for record in ranks) for ranks in rollouts),
         sum(ideal(ranks, in_step=in_step) for ranks in minibatches),
         fmean(sum(map(sum, (minibatch[rank] for minibatch in minibatches))) for rank in range(len(records))),
-        overruns(slot for ranks in rollouts for record in ranks for slot in record.slots),
+        overruns(span for ranks in rollouts for record in ranks for span in record.compute_spans),
     )
 
 
@@ -74,7 +74,7 @@ def update_table(updates: Mapping[str, Update], verdict: str) -> list[str]:
 
 def together(updates: Mapping[str, Update]) -> Overruns:
     return Overruns(
-        sum(one.overruns.slots for one in updates.values()), sum(one.overruns.longer for one in updates.values())
+        sum(one.overruns.spans for one in updates.values()), sum(one.overruns.longer for one in updates.values())
     )
 
 

@@ -88,7 +88,7 @@ def run(session: Session) -> None:
 
 def _overruns(records: Records, part: Part) -> Overruns:
     ranks = [steps for record in records.values() for steps in record.steps]
-    return overruns(slot for steps in ranks for number in part.minibatches for slot in steps[number].slots)
+    return overruns(span for steps in ranks for number in part.minibatches for span in steps[number].spans)
 
 
 def _report(

@@ -96,7 +96,7 @@ def arm_figures(arm: Arm, record: ArmRecord, workload: Workload, minibatches: ra
 
 
 def _ideal_seconds(arm: Arm, record: ArmRecord, minibatches: range) -> float | None:
-    if not any(step.slots for steps in record.steps for step in steps):
+    if not any(step.spans for steps in record.steps for step in steps):
         return None
     computed = ([steps[number].computed for steps in record.steps] for number in minibatches)
     return sum(ideal(one, in_step=arm.in_step) for one in computed)

@@ -76,7 +76,7 @@ class Pictures:
         """One minibatch in the collective schedule, and what the schedule and the plan change; nothing where it is
         unknown when ranks compute. `idle`: what a rank is then."""
         pictured = {arm: record for arm, record in records.items() if arm is not FSDP}
-        if not any(step.slots for record in records.values() for steps in record.steps for step in steps):
+        if not any(step.spans for record in records.values() for steps in record.steps for step in steps):
             return
         number = _typical(pictured, minibatches)
         panels = {arm.name: _panel(record, number) for arm, record in pictured.items()}
@@ -238,9 +238,9 @@ def _events(step: Step, number: int) -> list[Event]:
         return Event(call, name, number, 0, begin, end, 0, "")
 
     begin = step.begin
-    slots = [(slot.backward, _ns(slot.begin - begin), _ns(slot.end - begin)) for slot in step.slots]
-    made = [event("", "backward" if backward else "forward", *span) for backward, *span in slots]
-    gaps = without([(0, _ns(step.synced - begin))], union((begin, end) for _, begin, end in slots))
+    spans = [(span.backward, _ns(span.begin - begin), _ns(span.end - begin)) for span in step.spans]
+    made = [event("", "backward" if backward else "forward", *span) for backward, *span in spans]
+    gaps = without([(0, _ns(step.synced - begin))], union((begin, end) for _, begin, end in spans))
     return made + [event("sync", "", *gap) for gap in gaps]
 
 

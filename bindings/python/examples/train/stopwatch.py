@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a rank computes, without the gathers and reductions around it: each module's forward and backward is a slot."""
+"""When a rank computes, without the gathers and reductions around it: each module's forward and backward is a span."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch import nn
 
 
 @dataclass(frozen=True)
-class Slot:
+class Span:
     """Backward or forward, from `begin` to `end` in seconds of time.monotonic; `excess`: on an emulated device, the
-    real compute beyond the cost model's time, by which the slot is longer."""
+    real compute beyond the cost model's time, by which the span is longer."""
 
     backward: bool
     begin: float
@@ -24,9 +24,9 @@ class Slot:
 
 
 class Meter(Protocol):
-    """`computed`: seconds of all slots."""
+    """`computed`: seconds of all spans."""
 
-    slots: list[Slot]
+    spans: list[Span]
     computed: float
 
     def begin(self, *, first: bool) -> None: ...
@@ -36,9 +36,9 @@ class Meter(Protocol):
 
 @dataclass
 class Stopwatch:
-    """Measures this thread's slots. `computed` counts the time on a core only: another program's is none of it."""
+    """Measures this thread's spans. `computed` counts the time on a core only: another program's is none of it."""
 
-    slots: list[Slot] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
     computed: float = 0.0
 
     def begin(self, *, first: bool) -> None:
@@ -46,7 +46,7 @@ class Stopwatch:
 
     def end(self, *, backward: bool) -> None:
         self.computed += time.thread_time() - self._cpu
-        self.slots.append(Slot(backward, self._begin, time.monotonic()))
+        self.spans.append(Span(backward, self._begin, time.monotonic()))
 
 
 class _Edge(torch.autograd.Function):
@@ -64,7 +64,7 @@ class _Edge(torch.autograd.Function):
 
 
 def watch(modules: Iterable[nn.Module], meter: Meter) -> None:
-    """`modules` in the order of forward, prepared by fully_shard: gathers and reductions stay outside the slots."""
+    """`modules` in the order of forward, prepared by fully_shard: gathers and reductions stay outside the spans."""
     listed = list(modules)
     last = len(listed) - 1
     for number, module in enumerate(listed):

@@ -15,7 +15,7 @@ from arms import Arm
 from decoder import Decoder, Packed, loss_sum, pack
 from emulation import Device, pad
 from schedule import shard
-from stopwatch import Meter, Slot, Stopwatch, watch
+from stopwatch import Meter, Span, Stopwatch, watch
 from torch.distributed.device_mesh import DeviceMesh
 from workload import Workload
 
@@ -39,7 +39,7 @@ class Recipe:
 @dataclass(frozen=True)
 class Step:
     """A rank's minibatch. `loss`: mean over all ranks' tokens. `begin`, `synced` and `end` are of time.monotonic.
-    On a GPU `busy` is nan, and `computed`, the seconds of each microbatch's slots, is unknown: empty, like `slots`."""
+    On a GPU `busy` is nan, and `computed`, the seconds of each microbatch's spans, is unknown: empty, like `spans`."""
 
     loss: float
     begin: float
@@ -47,7 +47,7 @@ class Step:
     end: float
     busy: float
     computed: tuple[float, ...] = ()
-    slots: tuple[Slot, ...] = ()
+    spans: tuple[Span, ...] = ()
 
 
 def idle_share(steps: Iterable[Step], seconds: float) -> float:
@@ -88,7 +88,7 @@ class Trainer:
     def train(self, microbatches: Iterable[Sequence[int]]) -> Step:
         """Runs this rank's part of a minibatch, which may be empty."""
         begin, busy_before, meter = time.monotonic(), self.busy(), self._meter
-        slots_before = len(meter.slots) if meter else 0
+        spans_before = len(meter.spans) if meter else 0
         computed = [meter.computed] if meter else []  # until each microbatch's end
         total, learnt = torch.zeros((), dtype=torch.float64, device=self._where), 0
         for microbatch in microbatches:
@@ -110,7 +110,7 @@ class Trainer:
             time.monotonic(),
             self.busy() - busy_before,
             tuple(after - before for before, after in pairwise(computed)),
-            tuple(meter.slots[slots_before:]) if meter else (),
+            tuple(meter.spans[spans_before:]) if meter else (),
         )
 
     def prepare(self, microbatch: Sequence[int]) -> Packed:
