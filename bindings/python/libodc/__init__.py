@@ -31,7 +31,7 @@ from .route import Route
 from .shard import Operation, Shard, ShardDescription, Slice
 from .statistics import ContextStats, PeerStats, Report, Stats
 from .topology import topology
-from .tracing import Trace, trace
+from .tracing.trace import Trace, trace
 
 __version__ = version()
 

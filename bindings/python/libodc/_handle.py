@@ -13,7 +13,7 @@ from ._capsules import take_kept
 from ._log import hand_over
 from .buffer import Buffer
 from .errors import Error, PhaseError, check
-from .recording import Recorder
+from .tracing.recorder import Recorder
 
 AllGather = Callable[[bytes], Sequence[bytes]]
 """Called with this rank's bytes; returns every rank's, in rank order; collective."""

@@ -81,5 +81,5 @@ def test_the_table_is_aligned_and_short() -> None:
 
 
 def test_the_function_is_not_hidden_by_a_module() -> None:
-    code = "import libodc, libodc.context, libodc.tracing; libodc.stats(); libodc.trace; assert callable(libodc.trace)"
+    code = "import libodc, libodc.context, libodc.tracing; libodc.stats(); assert callable(libodc.trace)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd="/")

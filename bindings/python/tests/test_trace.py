@@ -20,8 +20,7 @@ from ranks import run_ranks
 import libodc
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-from libodc.recording import Event
-from libodc.tracing import RankTrace
+from libodc.tracing.recorder import Event, RankTrace
 
 NUMEL = 3000
 
@@ -153,7 +152,7 @@ def share(picture: Any, colour: str) -> float:
 
 
 def test_the_picture_shows_when_each_rank_computes_moves_and_waits(tmp_path: Path) -> None:
-    from libodc.timeline import draw_timeline
+    from libodc.tracing.timeline import draw_timeline
 
     ms = 1_000_000
     calls = [
@@ -182,7 +181,7 @@ def test_the_picture_shows_when_each_rank_computes_moves_and_waits(tmp_path: Pat
 
 
 def test_idle_is_what_is_in_no_span_or_in_a_call() -> None:
-    from libodc.timeline import idle_share
+    from libodc.tracing.timeline import idle_share
 
     seed = random.randrange(2**32)
     print("seed", seed)

@@ -13,8 +13,8 @@ from report import Outcome
 from settings import Settings
 from update import Update
 
-from libodc.recording import Event, RankTrace
-from libodc.timeline import Panel, draw_schedules, idle_share
+from libodc.tracing.recorder import Event, RankTrace
+from libodc.tracing.timeline import Panel, draw_schedules, idle_share
 
 _COLOURS = ("#2f5f9e", "#6f9fd8", "#f7c9a9", "#16324f")  # of the phases
 

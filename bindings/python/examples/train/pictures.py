@@ -17,8 +17,8 @@ from figures import ArmFigures, Gain
 from load import resolved
 from trainer import Step, idle_share
 
-from libodc.recording import Event, RankTrace
-from libodc.timeline import Panel, draw_schedules, union, without
+from libodc.tracing.recorder import Event, RankTrace
+from libodc.tracing.timeline import Panel, draw_schedules, union, without
 
 matplotlib.use("Agg")
 from matplotlib import pyplot

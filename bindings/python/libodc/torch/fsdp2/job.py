@@ -23,7 +23,7 @@ from ..._arguments import told
 from ...context import Context
 from ...errors import ArgumentError, JobError, MismatchError, PhaseError
 from ...exact import ExactSum
-from ...tracing import Trace, trace
+from ...tracing.trace import Trace, trace
 from . import abort_hook
 from .backward import Backwards
 from .clip import total_norm

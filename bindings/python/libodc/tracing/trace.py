@@ -14,10 +14,10 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from ._abi import Reduction, Type
-from .context import Context
-from .errors import Error, InterruptedWaitError, JobError, PhaseError
-from .recording import RankTrace, Recorder
+from .._abi import Reduction, Type
+from ..context import Context
+from ..errors import Error, InterruptedWaitError, JobError, PhaseError
+from .recorder import RankTrace, Recorder
 
 _LENGTH_BYTES = 8
 

@@ -16,7 +16,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from .recording import Event, RankTrace
+from .recorder import Event, RankTrace
 
 Interval = tuple[int, int]
 """Begin and end in nanoseconds."""

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ._abi import lib, odc_stats
+from .._abi import lib, odc_stats
 
 
 class Event(NamedTuple):
