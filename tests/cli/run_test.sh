@@ -239,10 +239,11 @@ same "$(cat "$work/status")" 7
 
 # ---- odc run: failures ----
 # The others end when rank 1 has been waited for.
+until_waited_for='until [ -s "$0" ] && ! kill -0 "$(cat "$0")" 2>/dev/null; do sleep 0.05; done'
 expect 7 "$odc" run -n 3 -- sh -c '[ $ODC_RANK != 1 ] || { echo $$ >"$0"; exit 7; }
-    until [ -s "$0" ] && ! kill -0 "$(cat "$0")" 2>/dev/null; do sleep 0.05; done; exit 9' "$work/first"
+    '"$until_waited_for"'; exit 9' "$work/first"
 contains "$err" "rank 1 exited with status 7"
-expect 137 "$odc" run -n 2 -- sh -c '[ $ODC_RANK = 1 ] && kill -KILL $$; sleep 0.3'
+expect 137 "$odc" run -n 2 -- sh -c '[ $ODC_RANK != 1 ] || kill -KILL $$'
 contains "$err" "rank 1 was killed by signal 9"
 # Equal ends are told in one line.
 expect 1 "$odc" run -n 5 -- sh -c 'exit 1'
@@ -251,7 +252,8 @@ expect 1 "$odc" run -n 5 -- sh -c '[ $ODC_RANK = 1 ] || { echo mine >&2; exit 1;
 [[ $(grep '^odc' <<<"$err") =~ ^"odc: ranks 0, 2-4 exited with status 1, rank "[0234]" first"$ ]] || fail "four of five: $err"
 same "$(grep -c '\] mine$' <<<"$err")" 4
 # The others have 2 s to report errors...
-expect 1 "$odc" run -n 2 -- sh -c '[ $ODC_RANK = 1 ] && exit 1; sleep 0.5; echo "I saw it"'
+expect 1 "$odc" run -n 2 -- sh -c '[ $ODC_RANK != 1 ] || { echo $$ >"$0"; exit 1; }
+    '"$until_waited_for"'; echo "I saw it"' "$work/second"
 contains "$out" "[0] I saw it"
 # ... then SIGTERM ...
 begin=$(now_ms)
@@ -301,13 +303,19 @@ expect 0 "$odc" run -n 2 -- sh -c "sleep $unique & echo done"
 echo "a job with grandchildren had ended after $(($(now_ms) - begin)) ms"
 same "$err" ""
 nothing_left "sleep $unique"
-expect 0 "$odc" run -n 1 -- sh -c "setsid sleep $unique & sleep 0.2"
+cat >"$work/grandchild.sh" <<GRANDCHILD
+mkdir "\$1.\$ODC_RANK"
+exec sleep $unique
+GRANDCHILD
+runs='while [ ! -d "$1.$ODC_RANK" ]; do sleep 0.01; done'
+away="setsid sh \"\$0\" \"\$1\" & $runs"
+expect 0 "$odc" run -n 1 -- sh -c "$away" "$work/grandchild.sh" "$work/away"
 nothing_left "sleep $unique"
-expect 5 "$odc" run -n 2 -- sh -c "(trap '' TERM; sleep $unique; :) & sleep 0.2; exit 5"
+expect 5 "$odc" run -n 2 -- sh -c "(trap '' TERM; sh \"\$0\" \"\$1\"; :) & $runs; exit 5" "$work/grandchild.sh" "$work/deaf"
 nothing_left "sleep $unique"
 # A child of the program that became odc run by exec does not belong to the job.
 expect 0 sh -c "sleep 1$unique >/dev/null 2>&1 & echo \$! >'$work/sidecar'
-    exec '$odc' run -n 1 -- sh -c 'setsid sleep $unique & sleep 0.2'"
+    exec '$odc' run -n 1 -- sh -c '$away' '$work/grandchild.sh' '$work/beside'"
 nothing_left "sleep $unique"
 kill "$(cat "$work/sidecar")" || fail "odc run ended a process that it had not started"
 (timeout 30 "$odc" run -n 2 -- sh -c "echo up; sleep $unique & wait" >"$work/up" 2>&1) 2>/dev/null &

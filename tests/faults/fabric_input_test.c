@@ -99,7 +99,7 @@ static void wrong_settings_are_refused_with_the_names_there_are(void **state) {
 
 /* ---- Foreign clients ---- */
 
-enum { MOST_PORTS = 256, CLIENTS = 3 };
+enum { MOST_PORTS = 256, CLIENTS = 3, BESIDE_SILENCE = 20 /* minibatches */ };
 
 static int is_inode_of(int pid, unsigned long inode) {
     char path[64];
@@ -162,6 +162,7 @@ static int connect_to(open_port at) {
 typedef struct scene {
     atomic_int pids[RANKS];
     atomic_int scanned;
+    atomic_int minibatches;
     uint64_t seed;
 } scene;
 
@@ -197,7 +198,7 @@ static void scan(scene *what) {
     }
     printf("%d ports were visited\n", found);
     CHECK(found >= RANKS);
-    sleep_ms(500);
+    await_flag(&what->minibatches, read_flag(&what->minibatches) + BESIDE_SILENCE);
     raise_flag(&what->scanned);
     while (silences > 0) {
         close(silent[--silences]);
@@ -219,6 +220,9 @@ static void work_or_scan(int rank, int size, const char *job, void *arg) {
         scanned = read_flag(&what->scanned);
         CHECK_OK(odc_all_reduce(context, &scanned, 1, ODC_MAX));
         use_once(context, &t, 1, minibatch);
+        if (rank == 0) {
+            raise_flag(&what->minibatches);
+        }
     }
     use_once(context, &t, 1, 5);
     odc_destroy(context);

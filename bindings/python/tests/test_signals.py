@@ -303,13 +303,17 @@ class Slow:
         sleep(0.5)  # while the interpreter ends: calls ask several times whether to end
 
 slow = Slow()
-context = libodc.init(rank=int(sys.argv[1]), size=2, job=sys.argv[2], timeout=30, interrupted=lambda: False)
+asked = set()
+context = libodc.init(
+    rank=int(sys.argv[1]), size=2, job=sys.argv[2], timeout=30, interrupted=lambda: asked.add(threading.get_ident())
+)
 shard = context.register("w", 10)
 if sys.argv[1] == "0":
     context.publish()
     for _ in range(4):
         threading.Thread(target=lambda: shard.gather(bytearray(40)), daemon=True).start()
-    time.sleep(0.2)
+    while len(asked - {threading.get_ident()}) < 4:  # they wait
+        time.sleep(0.001)
     print("ends")
 else:
     sys.stdin.read()
