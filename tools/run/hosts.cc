@@ -64,7 +64,7 @@ std::string own_path() {
     return path;
 }
 
-std::vector<std::string> start_words(const std::string &via, const std::string &host) {
+std::vector<std::string> start_command(const std::string &via, const std::string &host) {
     std::vector<std::string> words;
     bool named = false;
     for (std::string word : split(via, ' ')) {
@@ -117,7 +117,7 @@ private:
         Work work;
         work.noun = "host";
         for (const std::string &host : hosts_) {
-            work.processes.push_back({host, "", start_words(wanted_.via, host), {}, Input::Orders});
+            work.processes.push_back({host, "", start_command(wanted_.via, host), {}, Input::Orders});
         }
         return work;
     }

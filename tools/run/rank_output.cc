@@ -47,7 +47,7 @@ std::array<int, 2> RankOutput::open(const std::string &prefix) {
     return write_ends;
 }
 
-void RankOutput::say(const std::string &line) { push(STDERR_FILENO, line + "\n"); }
+void RankOutput::warn(const std::string &line) { push(STDERR_FILENO, line + "\n"); }
 void RankOutput::report(const std::string &line) { push(STDOUT_FILENO, line + "\n"); }
 
 bool RankOutput::has_room() const { return queued_bytes_ < kQueueBytes; }
@@ -173,7 +173,7 @@ void RankOutput::drop_target(int target, int error) {
     }
     if (error != EPIPE) {
         lost_[static_cast<size_t>(target)] = true;
-        say(std::string("odc: cannot write the output: ") + strerror(error));
+        warn(std::string("odc: cannot write the output: ") + strerror(error));
         return;
     }
     for (Source &source : sources_) {

@@ -32,7 +32,7 @@ public:
     // the line.
     void listen(std::function<bool(size_t, const std::string &)> hear) { hear_ = std::move(hear); }
     // Queues a line of this process, for stderr and for stdout.
-    void say(const std::string &line);
+    void warn(const std::string &line);
     void report(const std::string &line);
 
     // Adds the descriptors for poll().

@@ -336,7 +336,7 @@ std::chrono::seconds Supervisor::grace() const {
 void Supervisor::tell_failures() {
     output_.pump();  // the ranks' output comes before our message
     for (const std::string &line : failures_.take()) {
-        output_.say("odc: " + line);
+        output_.warn("odc: " + line);
     }
 }
 
@@ -346,7 +346,7 @@ void Supervisor::end_next() {
     if (ending_ == Ending::Waiting) {
         ending_ = Ending::Terminating;
         if (ended_ < pids_.size()) {
-            output_.say("odc: ending " + running());
+            output_.warn("odc: ending " + running());
         }
         if (work_.processes.front().input == Input::Orders && ended_ < pids_.size()) {
             for (OrderPipe &pipe : orders_) {
@@ -359,12 +359,12 @@ void Supervisor::end_next() {
     } else if (ending_ == Ending::Terminating) {
         ending_ = Ending::Killing;
         if (ended_ < pids_.size()) {
-            output_.say("odc: killing " + running() + ", which did not end at SIGTERM");
+            output_.warn("odc: killing " + running() + ", which did not end at SIGTERM");
         }
         signal_rest(SIGKILL);
     } else {
         ending_ = Ending::GivenUp;
-        output_.say("odc: gave up waiting for processes that SIGKILL did not end");
+        output_.warn("odc: gave up waiting for processes that SIGKILL did not end");
     }
     deadline_ = Clock::now() + grace();
 }

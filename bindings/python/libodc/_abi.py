@@ -338,7 +338,7 @@ def library_path() -> str:
     return os.environ.get("ODC_LIBRARY") or packaged("libodc.so.0")
 
 
-def _words(version: int) -> str:
+def _version_text(version: int) -> str:
     return f"{version >> 16}.{version >> 8 & 255}.{version & 255}"
 
 
@@ -369,7 +369,7 @@ def _check_version(library: ctypes.CDLL, path: str) -> None:
     found = (number >> 16, number >> 8 & 255)
     if found[0] != WRITTEN_FOR[0] or found[1] < WRITTEN_FOR[1]:
         raise ImportError(
-            f"libodc {_words(number)} was loaded from {_where(path)}, but this package was written for libodc "
+            f"libodc {_version_text(number)} was loaded from {_where(path)}, but this package was written for libodc "
             f"{'.'.join(map(str, WRITTEN_FOR))} and needs {NEEDED}; {REMEDY}"
         )
 
@@ -398,7 +398,7 @@ lib = _load()
 
 
 def version() -> str:
-    return _words(lib.odc_version())
+    return _version_text(lib.odc_version())
 
 
 def build() -> str:

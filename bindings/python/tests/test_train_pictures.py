@@ -16,7 +16,7 @@ from figures import ArmFigures, Gain, arm_figures, arms_table, gains_table
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from pictures import Pictures, robust_top
-from progress import idle_words
+from progress import idle_text
 from stopwatch import Span
 from trainer import Step
 
@@ -31,8 +31,8 @@ def test_outliers_do_not_squeeze_the_others() -> None:
 
 
 def test_idle_shares_of_many_ranks_fit_a_line() -> None:
-    assert idle_words([0.12, 0.03, 0.09, 0]) == "idle 12 % 3 % 9 % 0 %"
-    assert idle_words([0.5] * 16 + [0.1, 0.0]) == "idle 0 % to 50 %, mean 45 %"
+    assert idle_text([0.12, 0.03, 0.09, 0]) == "idle 12 % 3 % 9 % 0 %"
+    assert idle_text([0.5] * 16 + [0.1, 0.0]) == "idle 0 % to 50 %, mean 45 %"
 
 
 def test_table_and_timeline_have_the_same_idle_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from figures import (
     ranks_of,
     step_gains,
 )
-from gpus import gpu_words
+from gpus import gpu_text
 from load import circumstances, disturbed_line, verdict
 from neighbour import busy_neighbour
 from session import Session
@@ -35,8 +35,8 @@ def run(session: Session) -> None:
     workload = session.workload(arms)
     timed = range(1, 1 + options.rounds * options.turn)  # the first minibatch warms up
     workload.add_minibatches(timed.stop, size, options.minibatch, options.seed)
-    where = f"on GPUs ({gpu_words(size)})" if on_gpu else "of one thread"
-    session.say(
+    where = f"on GPUs ({gpu_text(size)})" if on_gpu else "of one thread"
+    session.print_lines(
         [
             f"real compute: {ranks_of(size)} {where}, {options.minibatch} samples a rank and minibatch",
             f"each arm trains the same {len(timed)} minibatches, {options.turn} a turn, after one to warm up; "

@@ -54,7 +54,7 @@ def run(session: Session) -> None:
     ]
     total = sum(ideal_cost(arm, workload, part.minibatches) for arm in _ARMS for part in parts)
     seconds_per_cost = options.seconds / total
-    session.say(
+    session.print_lines(
         [
             WARNING,
             f"{ranks_of(size)}; blocks take the time of the 7b cost model, 1 of its cost is {seconds_per_cost:.3f} s; "

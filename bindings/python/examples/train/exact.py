@@ -124,12 +124,12 @@ def run(session: Session) -> None:
     results = {arm.name: _train(session, arm, kind, workload, progress) for arm, kind in trained.items()}
     errors = {} if checkpoint else _measure(session, workload)
     progress.clear()
-    session.say(
+    session.print_lines(
         table(["exact sums", "last loss", "parameters"], [[name, f"{a:.6f}", b] for name, (a, b) in results.items()])
     )
     if errors:
         rows = [[name, f"{one.rms:.2e}", f"{one.largest:.2e}"] for name, one in errors.items()]
-        session.say(["", *table(["error of sums", "rms", "largest"], rows)])
+        session.print_lines(["", *table(["error of sums", "rms", "largest"], rows)])
     session.write_summary(
         {
             "exact": {name: {"loss": one[0], "parameters": one[1]} for name, one in results.items()},
@@ -140,7 +140,8 @@ def run(session: Session) -> None:
     after = f"{options.minibatches} minibatches on {size} rank{'s' if size > 1 else ''}{resumed}, {options.reduce}"
     if len(set(results.values())) != 1:
         raise ExperimentError(f"the plans end with other parameters after {after}")
-    session.say(["", f"verdict: the same bits with every plan after {after}; compare with another number of ranks"])
+    verdict = f"verdict: the same bits with every plan after {after}; compare with another number of ranks"
+    session.print_lines(["", verdict])
 
 
 def _checkpoint_path(session: Session) -> Path:

@@ -14,7 +14,7 @@ from typing import Any
 from arms import Arm
 from decoder import Packed
 from load import BUSY, MachineLoad
-from progress import Progress, idle_words
+from progress import Progress, idle_text
 from torch import distributed
 from trainer import Step, Trainer, idle_share
 from workload import Workload, ideal
@@ -173,7 +173,7 @@ class Experiment:
         for begin in range(0, self._context.size, _MOST_REDUCED):
             ranks = range(begin, min(begin + _MOST_REDUCED, self._context.size))
             shares += self._context.all_reduce([mine if rank == self._rank else 0.0 for rank in ranks])
-        return "" if isnan(mine) else f"{idle_words(shares)} "
+        return "" if isnan(mine) else f"{idle_text(shares)} "
 
     def evaluate(self, batches: Sequence[Packed]) -> None:
         """The mean loss of all ranks' batches by arm; all ranks have equally many."""

@@ -40,7 +40,7 @@ def check_own_gpus(device: torch.device) -> None:
             )
 
 
-def gpu_words(ranks: int) -> str:
+def gpu_text(ranks: int) -> str:
     count = torch.cuda.device_count()
     shared = "one each" if count >= ranks else f"{count} on this host"
     return f"{torch.cuda.get_device_name()}, {shared}"

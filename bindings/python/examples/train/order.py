@@ -168,7 +168,7 @@ def run(session: Session) -> None:
     options, rank, size = session.options, session.context.rank, session.context.size
     compared = orders(options)
     minibatch = options.ranks * options.minibatch
-    session.say(
+    session.print_lines(
         [
             f"order of samples: {options.seeds} seeds, {options.windows} windows of {WINDOW} minibatches of "
             f"{options.ranks} x {options.minibatch} samples; a window has the same samples in every order",

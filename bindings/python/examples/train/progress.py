@@ -63,7 +63,7 @@ class Progress:
         self._line.clear()
 
 
-def idle_words(shares: Sequence[float]) -> str:
+def idle_text(shares: Sequence[float]) -> str:
     """By rank."""
     if len(shares) <= _MOST_NAMED:
         return "idle " + " ".join(f"{100 * share:.0f} %" for share in shares)

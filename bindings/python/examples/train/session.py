@@ -48,7 +48,7 @@ class Session:
         samples = workload.samples
         return [pack([samples[i] for i in one], self.dataset.start) for one in plan[self.context.rank]]
 
-    def say(self, lines: Iterable[str]) -> None:
+    def print_lines(self, lines: Iterable[str]) -> None:
         """On rank 0."""
         if self.context.rank == 0:
             print("\n".join(lines), flush=True)

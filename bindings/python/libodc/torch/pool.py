@@ -67,7 +67,7 @@ class Pool:
         shards = dict(zip(used, self._context.register_all(list(used.values())), strict=True)) if used else {}
         for reader, shard in shards.items():
             mine = [self._own[self.numbers[i]] for i in lists[reader] if self._makers[i] == rank]
-            self._post(shard, [self._bytes(sample) for sample in mine])
+            self._publish(shard, [self._bytes(sample) for sample in mine])
         arrived = _gathered(shards[rank]) if rank in shards else torch.empty(0, dtype=torch.uint8)
         found: dict[int, dict[str, torch.Tensor]] = {}
         begin = 0
@@ -138,10 +138,10 @@ class Pool:
         if sum(sizes) == 0:
             return torch.empty(0, dtype=torch.uint8)
         shard = self._context.register(f"{self._name}.{what}", sum(sizes), Type.BYTES, None, slices=sizes)
-        self._post(shard, [mine.view(-1).view(torch.uint8)])
+        self._publish(shard, [mine.view(-1).view(torch.uint8)])
         return _gathered(shard)
 
-    def _post(self, shard: Shard, parts: Sequence[torch.Tensor]) -> None:
+    def _publish(self, shard: Shard, parts: Sequence[torch.Tensor]) -> None:
         self._context._handle.spent.append(shard.release)
         if parts and (part := shard.slice.parameters) is not None:
             from_dlpack(part).copy_(torch.cat(list(parts)))

@@ -134,7 +134,7 @@ class Panel:
             ends[event.minibatch] = max(ends.get(event.minibatch, 0), event.end_ns)
         return ends
 
-    def idle_words(self) -> str:
+    def idle_text(self) -> str:
         idle = [f"{100 * share:.0f} %" for share in self.idle]
         if len(idle) <= _MOST_NAMED:
             return ", ".join(f"rank {one.rank} {share}" for one, share in zip(self.ranks, idle, strict=True))
@@ -180,8 +180,8 @@ class Drawing:
                 self._row(panel, number, one)
             self._minibatch_ends(panel)
             self._axis(panel)
-            self._panel_words(panel, name)
-        self._words()
+            self._panel_text(panel, name)
+        self._title_text()
         self._legend()
         self._figure.savefig(path)
 
@@ -241,7 +241,7 @@ class Drawing:
         if last:
             axes.set_xlabel(f"time, {self._unit}", color=_INK)
 
-    def _panel_words(self, panel: Panel, name: str) -> None:
+    def _panel_text(self, panel: Panel, name: str) -> None:
         if name:
             title = panel.axes.annotate(
                 name,
@@ -260,7 +260,7 @@ class Drawing:
             panel.axes.annotate(words, (1, 0), (10, 0), title, "offset points", color=_FAINT, fontsize=10, va="bottom")
         panel.axes.annotate("idle", (1.008, 1.0), (0, 6), "axes fraction", "offset points", color=_FAINT, fontsize=9)
 
-    def _words(self) -> None:
+    def _title_text(self) -> None:
         self._figure.text(0.065, 1 - 0.32 / self._height, self._title, fontsize=12.5, fontweight="bold", color=_INK)
         below = 1 - (0.32 + self._lines) / self._height
         self._figure.text(0.065, below, self._verdict, fontsize=9.5, color=_INK)
@@ -291,7 +291,7 @@ def draw_timeline(path: Path, ranks: list[RankTrace]) -> None:
     unit_ns, unit = (1e9, "s") if panel.duration_ns >= 2e9 else (1e6, "ms")
     length = f"{panel.duration_ns / unit_ns:.4g} {unit}"
     title = f"ranks: {len(ranks)}, minibatches: {len(panel.minibatch_ends())}, time: {length}"
-    title += f"; idle: {panel.idle_words()}"
+    title += f"; idle: {panel.idle_text()}"
     if len(panel.shown) < len(ranks):
         title += f"; the first {len(panel.shown)} are shown"
     note = "dashed: end of a minibatch; idle: part of the traced time outside of spans, or in a call within one"
