@@ -102,10 +102,10 @@ def _collect(context: Context, mine: bytes) -> list[bytes]:
     """Every rank's bytes, in rank order, on rank 0; nothing elsewhere."""
     rank, size = context.rank, context.size
     (longest,) = context.all_reduce([len(mine)], Reduction.MAX)
-    slot = _LENGTH_BYTES + int(longest)
+    stride = _LENGTH_BYTES + int(longest)
     shard, refusal = None, None
     try:
-        shard = context.register(f"libodc.trace.{context.minibatch}", slot * size, Type.BYTES, None)
+        shard = context.register(f"libodc.trace.{context.minibatch}", stride * size, Type.BYTES, None)
     except JobError:
         raise
     except Error as error:
@@ -115,7 +115,7 @@ def _collect(context: Context, mine: bytes) -> list[bytes]:
     if shard is None or refused:
         if shard is not None:
             shard.release()
-        raise refusal or Error(f"rank {int(refused) - 1} could not register the shard of {slot * size} bytes for it")
+        raise refusal or Error(f"rank {int(refused) - 1} could not register the shard of {stride * size} bytes for it")
     part = shard.slice.parameters
     assert part is not None
     memory = part.memory()
@@ -125,9 +125,9 @@ def _collect(context: Context, mine: bytes) -> list[bytes]:
     shard.publish()
     if rank != 0:
         return []
-    full = bytearray(slot * size)
+    full = bytearray(stride * size)
     shard.gather(full)
-    parts = (full[begin : begin + slot] for begin in range(0, slot * size, slot))
+    parts = (full[begin : begin + stride] for begin in range(0, stride * size, stride))
     return [bytes(one[_LENGTH_BYTES:][: int.from_bytes(one[:_LENGTH_BYTES], "little")]) for one in parts]
 
 
