@@ -46,7 +46,7 @@ void raise(std::atomic<Number> &to, Number value) {
 }  // namespace
 
 Links::Links(odc_context *context, size_t hosts, size_t layers)
-    : layers_(layers), bytes_(2 * hosts * sizeof(Link) + hosts * layers * sizeof(Ledger)) {
+    : layers_(layers), bytes_(2 * hosts * sizeof(Link) + hosts * layers * sizeof(SharedArrival)) {
     std::array<double, 2> place{};
     if (odc_rank(context) == 0) {
         place = {double(getpid()), double(make_memory(bytes_))};
@@ -59,14 +59,14 @@ Links::Links(odc_context *context, size_t hosts, size_t layers)
         throw Exit{1, fmt::format("the emulated links cannot be mapped: {}", strerror(errno))};
     }
     links_ = static_cast<Link *>(memory);
-    ledgers_ = reinterpret_cast<Ledger *>(links_ + 2 * hosts);
+    arrivals_ = reinterpret_cast<SharedArrival *>(links_ + 2 * hosts);
     check(odc_all_reduce(context, place.data(), place.size(), ODC_SUM));  // all have opened it
     close(fd);
 }
 
 Links::~Links() { munmap(links_, bytes_); }
 
-Links::Passage Links::pass(size_t host, LinkDirection direction, int64_t since_ns, int64_t duration_ns) {
+Links::Interval Links::pass(size_t host, LinkDirection direction, int64_t since_ns, int64_t duration_ns) {
     std::atomic<int64_t> &free_ns = link(host, direction).free_ns;
     int64_t seen = free_ns.load(std::memory_order_relaxed);
     int64_t begin = 0;
@@ -77,13 +77,13 @@ Links::Passage Links::pass(size_t host, LinkDirection direction, int64_t since_n
 }
 
 void Links::arrive(size_t host, size_t layer, const Arrival &part) {
-    Ledger &to = ledger(host, layer);
+    SharedArrival &to = arrival(host, layer);
     raise(to.ready_ns, part.ready_ns);
     to.bytes.fetch_add(part.bytes, std::memory_order_release);
 }
 
 Links::Arrival Links::arrived(size_t host, size_t layer) const {
-    const Ledger &from = ledger(host, layer);
+    const SharedArrival &from = arrival(host, layer);
     const uint64_t bytes = from.bytes.load(std::memory_order_acquire);
     return {bytes, from.ready_ns.load(std::memory_order_relaxed)};
 }
@@ -99,8 +99,8 @@ void Links::reset(size_t host) {
         link(host, direction).origin_ns = 0;
     }
     for (size_t layer = 0; layer < layers_; ++layer) {
-        ledger(host, layer).bytes = 0;
-        ledger(host, layer).ready_ns = 0;
+        arrival(host, layer).bytes = 0;
+        arrival(host, layer).ready_ns = 0;
     }
 }
 

@@ -21,12 +21,12 @@ public:
     Links(const Links &) = delete;
     Links &operator=(const Links &) = delete;
 
-    struct Passage {
+    struct Interval {
         int64_t begin_ns;
         int64_t end_ns;
     };
     // Hands a link bytes that take so long, at `since_ns` or when it has passed all that it has.
-    Passage pass(size_t host, LinkDirection direction, int64_t since_ns, int64_t duration_ns);
+    Interval pass(size_t host, LinkDirection direction, int64_t since_ns, int64_t duration_ns);
 
     // Of a layer's slices that ranks of a host have read for all of them: how many bytes, and when all of these have passed.
     struct Arrival {
@@ -42,7 +42,7 @@ public:
     int64_t begin(int64_t now_ns);
 
 private:
-    struct Ledger {
+    struct SharedArrival {
         std::atomic<uint64_t> bytes;
         std::atomic<int64_t> ready_ns;
     };
@@ -53,12 +53,12 @@ private:
     static_assert(std::atomic<int64_t>::is_always_lock_free && std::atomic<uint64_t>::is_always_lock_free);
 
     Link &link(size_t host, LinkDirection direction) const { return links_[2 * host + static_cast<size_t>(direction)]; }
-    Ledger &ledger(size_t host, size_t layer) const { return ledgers_[host * layers_ + layer]; }
+    SharedArrival &arrival(size_t host, size_t layer) const { return arrivals_[host * layers_ + layer]; }
 
     size_t layers_;
     size_t bytes_;
     Link *links_ = nullptr;
-    Ledger *ledgers_ = nullptr;
+    SharedArrival *arrivals_ = nullptr;
 };
 
 }  // namespace odc_tool

@@ -36,10 +36,10 @@ int64_t Network::added(size_t, int64_t since_ns) { return since_ns; }
 
 int64_t Network::ended() { return 0; }
 
-void Network::span(size_t host, LinkDirection direction, const Links::Passage &passage) {
+void Network::span(size_t host, LinkDirection direction, const Links::Interval &passing) {
     if (detail_ == Detail::Events) {
         spans_.push_back(
-            {passage.begin_ns - origin_ns_, passage.end_ns - origin_ns_, run_, static_cast<int32_t>(host), direction});
+            {passing.begin_ns - origin_ns_, passing.end_ns - origin_ns_, run_, static_cast<int32_t>(host), direction});
     }
 }
 
@@ -88,9 +88,9 @@ Crossed OdcNetwork::count() {
 int64_t OdcNetwork::pass(const Crossed &crossed, int64_t since_ns) {
     int64_t end = since_ns;
     const auto through = [&](size_t host, LinkDirection direction, double bytes) {
-        const Links::Passage passage = links_.pass(host, direction, since_ns, int64_t(bytes * ns_per_byte_));
-        span(host, direction, passage);
-        end = std::max(end, passage.end_ns);
+        const Links::Interval passing = links_.pass(host, direction, since_ns, int64_t(bytes * ns_per_byte_));
+        span(host, direction, passing);
+        end = std::max(end, passing.end_ns);
     };
     const auto move = [&](uint64_t bytes, LinkDirection here, LinkDirection there) {
         if (bytes == 0) {

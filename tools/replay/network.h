@@ -41,7 +41,7 @@ public:
 
 protected:
     virtual int64_t origin(int64_t now_ns) { return now_ns; }
-    void span(size_t host, LinkDirection direction, const Links::Passage &passage);
+    void span(size_t host, LinkDirection direction, const Links::Interval &passing);
 
     Crossed crossed_;
 
