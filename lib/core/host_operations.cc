@@ -169,7 +169,7 @@ void HostOperations::end_additions(Shard &shard, const std::vector<Operation *> 
         return std::get<Operation::ScatterAdd>(addition->kind).added;
     });
     if (all_added) {
-        sums_->finish(shard);
+        sums_->finish(shard, Call::Finish);
     }
 }
 

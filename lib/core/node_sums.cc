@@ -57,7 +57,7 @@ RemoteSlice NodeSums::sum(const Shard &shard, uint64_t index) const {
 
 // ---- The end of additions ----
 
-void NodeSums::finish(Shard &shard) {
+void NodeSums::finish(Shard &shard, Call call) {
     if (!adds(shard)) {
         return;
     }
@@ -66,14 +66,14 @@ void NodeSums::finish(Shard &shard) {
             count_in(shard, index);
         }
     });
-    std::erase_if(unsent_, [this](const Part &part) { return send(part); });
+    std::erase_if(unsent_, [this, call](const Part &part) { return send(part, call); });
 }
 
 void NodeSums::end(const std::vector<Shard *> &shards, Job::Wait &wait) {
     for (Shard *shard : shards) {
         if (adds(*shard)) {
             shard->finished = epoch();  // an interrupted sync cannot be followed by additions
-            finish(*shard);
+            finish(*shard, Call::Sync);
         }
     }
     for (Shard *shard : shards) {
@@ -91,7 +91,7 @@ void NodeSums::end(const std::vector<Shard *> &shards, Job::Wait &wait) {
     for (; !unsent_.empty(); unsent_.pop_back()) {
         const Part part = unsent_.back();
         directory_.await_published(*part.shard, part.index, wait);
-        send(part);
+        send(part, Call::Sync);
     }
     await_sent(wait);
 }
@@ -111,7 +111,7 @@ void NodeSums::count_in(Shard &shard, uint64_t index) {
 }
 
 // False: the owner has published, as somebody here has added to its slice, but this rank has not heard of it yet.
-bool NodeSums::send(const Part &part) {
+bool NodeSums::send(const Part &part, Call call) {
     Shard &shard = *part.shard;
     if (!directory_.is_published(shard, part.index)) {
         return false;
@@ -121,11 +121,11 @@ bool NodeSums::send(const Part &part) {
     to.addends = shard.is_exact() ? partial.stripes()->addends : 1;
     to.were_clamped = partial.clamped.exchange(0, std::memory_order_relaxed);
     try {
-        Job::Wait wait(job_, call_name(Call::Finish));
+        Job::Wait wait(job_, call_name(call));
         Endpoint &owner = *job_.peer(shard.owner(part.index)).route.endpoint;
         sent_.push_back({part, owner.start_add(to, sum(shard, part.index).accumulator, epoch(), wait)});
     } catch (...) {
-        job_.fail_halfway(Call::Finish);
+        job_.fail_halfway(call);
     }
     return true;
 }

@@ -36,8 +36,8 @@ public:
     // That sum, as a slice of its holder.
     RemoteSlice sum(const Shard &shard, uint64_t index) const;
 
-    // This rank adds nothing more to the shard in this minibatch. Waits for nobody: what cannot be done yet `end` does.
-    void finish(Shard &shard);
+    // This rank adds nothing more to the shard in this minibatch, as `call` says. Waits for nobody: what cannot be done yet `end` does.
+    void finish(Shard &shard, Call call);
     // Before this rank arrives: finishes all shards, and waits until what it sends is applied. After an interruption it is called
     // again.
     void end(const std::vector<Shard *> &shards, Job::Wait &wait);
@@ -56,7 +56,7 @@ private:
     }
     PartialSum &partial_sum(const Shard &shard, const NodePlace &place) const;
     void count_in(Shard &shard, uint64_t index);
-    bool send(const Part &part);
+    bool send(const Part &part, Call call);
     void await_sent(Job::Wait &wait);
     uint64_t epoch() const { return job_.minibatch() + 1; }
 
