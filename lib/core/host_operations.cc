@@ -64,7 +64,8 @@ uint64_t HostOperations::plan_held(const std::vector<Shard *> &shards) {
     return held;
 }
 
-// Slices come first: without memory for slots of the node cache and partial sums, too, there are none.
+// Slices come first: without memory, or addresses, for slots of the node cache and partial sums, too, there are none of all these
+// shards. As many as fit would leave nothing for slices that are registered later.
 std::vector<Allocation> HostOperations::allocate(const std::vector<Shard *> &shards) {
     Arena &arena = *job_.peer(job_.rank()).arena;
     const auto sizes = [&] {
@@ -77,17 +78,20 @@ std::vector<Allocation> HostOperations::allocate(const std::vector<Shard *> &sha
     const uint64_t held = plan_held(shards);
     try {
         return arena.allocate(sizes());
-    } catch (const Error &error) {
-        if (held == 0 || error.status() != ODC_ERROR_NO_MEMORY) {
+    } catch (const Error &) {
+        if (held == 0) {
             throw;
         }
     }
-    job_.log().info("holds nothing of {} shards for the node cache: there is no memory for {} bytes", shards.size(),
-                    held);
     for (Shard *shard : shards) {
         shard->hold({}, {});
     }
-    return arena.allocate(sizes());
+    std::vector<Allocation> allocations = arena.allocate(sizes());
+    job_.log().warn(
+        "holds nothing of {} shards for the node cache, so the ranks of its host read and add slices each for itself: "
+        "there is no memory for {} bytes; free some, or let ODC_NODE_CACHE be less",
+        shards.size(), held);
+    return allocations;
 }
 
 void HostOperations::attach(const std::vector<Shard *> &shards) {

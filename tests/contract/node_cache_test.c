@@ -119,6 +119,50 @@ static void without_memory_for_slots_a_shard_is_registered_all_the_same(void **s
     run_processes(4, has_no_memory, NULL);
 }
 
+static void hear(void *warnings, int32_t level, const char *line) {
+    *(int *)warnings += level == ODC_LOG_WARN && strstr(line, "holds nothing of 1 shards for the node cache") != NULL;
+}
+
+/* So many more bytes of addresses for this process. */
+static void limit_addresses(rlim_t more) {
+    unsigned long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "re");
+    CHECK(file != NULL && fscanf(file, "%lu", &pages) == 1);
+    fclose(file);
+    more += pages * (rlim_t)sysconf(_SC_PAGESIZE);
+    CHECK(setrlimit(RLIMIT_AS, &(struct rlimit){more, more}) == 0);
+}
+
+/* The addresses that RLIMIT_AS leaves the ranks of host 0 have room for their slices, and not for a slot of the other host's. */
+static void has_no_addresses(int rank, int size, const char *job, void *arg) {
+    enum { SMALL = 1000, LARGE = 16 << 20, LEFT = 56 << 20 };
+    int warnings = 0;
+    odc_config config = config_of(rank, size, job);
+    odc_context *context = NULL;
+    odc_shard_desc desc = describe("layer", 2 * (SMALL + LARGE), ODC_F32, 0);
+    (void)arg;
+    desc.slices = (uint64_t[]){SMALL, LARGE, SMALL, LARGE};
+    config.log = hear;
+    config.log_arg = &warnings;
+    CHECK_OK(odc_init(&config, &context));
+    if (rank % 2 == 0) {
+        limit_addresses(LEFT);
+    }
+    tensor t = make_described(context, &desc);
+    CHECK_EQUAL(warnings, rank % 2 == 0);
+    CHECK_OK(odc_publish(t.shard, NULL));
+    CHECK_OK(odc_minibatch_sync(context));
+    odc_destroy(context);
+}
+
+static void without_addresses_for_slots_a_shard_is_registered_all_the_same(void **state) {
+    (void)state;
+    needs_processes("it limits a process");
+    setenv("ODC_TEST_HOSTS", "2", 1);
+    setenv("ODC_NODE_CACHE", "auto", 1);
+    run_processes(4, has_no_addresses, NULL);
+}
+
 /* A released shard's slots are there for the next one, whose slices differ. */
 static void registers_again(odc_context *context, void *arg) {
     (void)arg;
@@ -393,6 +437,7 @@ int main(void) {
         cmocka_unit_test(without_a_cache_it_crosses_for_each_gather),
         cmocka_unit_test(what_does_not_fit_crosses_for_each_gather),
         cmocka_unit_test(without_memory_for_slots_a_shard_is_registered_all_the_same),
+        cmocka_unit_test(without_addresses_for_slots_a_shard_is_registered_all_the_same),
         cmocka_unit_test(slots_are_given_back),
         cmocka_unit_test(a_rank_with_an_empty_slice_gathers_from_the_cache),
         cmocka_unit_test(what_an_interrupted_gather_reads_is_there_for_others),
