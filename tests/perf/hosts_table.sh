@@ -81,9 +81,10 @@ def row(what, bar, seconds, name, limit, again, moved, limit_moved):
 for n in 2, 4:
     j = load(f"move-{n}")
     s, moved = j["seconds"], j["bytes"] * (n - 1) / n
-    for what, bar, name in ("gather", 0.9, "gather"), ("scatter-add f32", 0.8, "add_f32"):
-        row(f"{what}, n = {n}, of the bare loop's bytes/s", bar, s, name, "bare", "bare_again", moved, moved)
-        row("… of a bare loop that copies the own slice, too", None, s, name, "bare_whole", None, moved, moved)
+    for what, bar, name, limit, work in (("gather", 0.9, "gather", "bare_gather", "copies the own slice, too"),
+                                         ("scatter-add f32", 0.8, "add_f32", "bare_add", "adds what it reads and the own slice")):
+        row(f"{what}, n = {n}, of the bare loop's bytes/s", bar, s, name, "bare", None, moved, moved)
+        row(f"… of a bare loop that {work}, by as many threads", 0.95, s, name, limit, f"{limit}_again", moved, moved)
     ratios = [a / b for a, b in zip(s["add_f32"], s["add_bf16"])]
     gbps = [f"{m / statistics.median(s[k]) * 1e-9:.3g}" for m, k in ((moved / 2, "add_bf16"), (moved, "add_f32"))]
     print(f"| scatter-add bf16, n = {n}, of the f32 elements/s | ≥ 1.6 | {words(ratios)} | | {' | '.join(gbps)} | "
@@ -92,6 +93,9 @@ j = load("incast-8")
 others = j["ranks"] - 1
 row(f"{others} ranks add to 1, of 1 rank's bytes/s", 0.9, j["seconds"], "many", "one", "one_again",
     j["bytes"] * others, j["bytes"])
+s, moved = j["seconds"], j["bytes"] * others
+row("… of a bare loop that reads and adds the same", 0.95, s, "many", "bare_many", "bare_many_again", moved, moved)
+row("… that loop, of 1 rank's bytes/s", None, s, "bare_many", "bare_one", None, moved, j["bytes"])
 grown = j["private_bytes_after"] - j["private_bytes_before"]
 print(f"| … private memory that the owner's process gained meanwhile | ≤ {j['staging_bytes'] / 2**20:g} MiB | "
       f"{grown / 2**20:.3g} MiB | | | | {'met' if grown <= j['staging_bytes'] else 'missed'} |")

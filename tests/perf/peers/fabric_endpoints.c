@@ -67,12 +67,13 @@ static void open_endpoint(struct peers *p, struct endpoint *at) {
 }
 
 char *allocate(size_t bytes) {
-    char *out = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    char *out = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (out == MAP_FAILED) {
         fprintf(stderr, "bare loop: no memory for %zu bytes\n", bytes);
         exit(1);
     }
-    return out;
+    madvise(out, bytes, MADV_HUGEPAGE); /* if it is refused, small pages are used */
+    return memset(out, 0, bytes);
 }
 
 void open_all(struct peers *p) {
@@ -80,6 +81,10 @@ void open_all(struct peers *p) {
     p->info = find(o, o->address != NULL ? o->address : p->bootstrap.address);
     p->local = allocate(o->bytes + p->receive_buffer);
     p->shared = allocate(o->bytes);
+    if (o->op == OP_ADD) {
+        p->sums = (float *)(void *)allocate(p->slice);
+        p->locks = calloc(p->slice / STRIPE_BYTES + 1, sizeof(*p->locks));
+    }
     check(fi_fabric(p->info->fabric_attr, &p->fabric, NULL), "fi_fabric");
     check(fi_domain(p->fabric, p->info, &p->domain, NULL), "fi_domain");
     struct peer_info info = {.base =

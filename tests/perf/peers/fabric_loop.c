@@ -2,6 +2,7 @@
 #include "fabric_peers.h"
 
 #include <poll.h>
+#include <pthread.h>
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 #include <sched.h>
@@ -12,8 +13,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
 enum { ROUND_S = 120 };
-const char *const op_names[] = {"read", "write", "send", NULL};
+const char *const op_names[] = {"read", "write", "send", "add", NULL};
 
 static size_t chunks_of(const struct peers *p) { return (p->slice + p->options.chunk - 1) / p->options.chunk; }
 
@@ -22,8 +27,8 @@ static int targets(const struct peers *p) {
     if (!p->options.incast) {
         return p->bootstrap.size - 1;
     }
-    if (p->options.op == OP_READ) {
-        return p->bootstrap.rank == 0 ? p->bootstrap.size - 1 : 0;
+    if (p->options.op == OP_READ || p->options.op == OP_ADD) {
+        return p->bootstrap.rank != 0 ? 0 : p->options.alone ? 1 : p->bootstrap.size - 1;
     }
     return p->bootstrap.rank != 0;
 }
@@ -37,15 +42,24 @@ static void post_receive(struct slot *slot, size_t chunk) {
     check(fi_recv(at->ep, slot->message, chunk, fi_mr_desc(at->local_mr), FI_ADDR_UNSPEC, slot), "fi_recv");
 }
 
+static void give_back(struct peers *p, struct slot *slot) {
+    --p->to_finish;
+    slot->next_free = p->free_slots;
+    p->free_slots = slot;
+}
+
 static void complete(struct peers *p, struct slot *slot) {
     if (slot->message != NULL) {
         --p->to_receive;
         post_receive(slot, p->options.chunk);
         return;
     }
-    --p->to_finish;
-    slot->next_free = p->free_slots;
-    p->free_slots = slot;
+    if (p->options.op == OP_ADD) {
+        slot->next_free = p->arrived;
+        p->arrived = slot;
+        return;
+    }
+    give_back(p, slot);
 }
 
 /* Processes completions; returns how many there were. */
@@ -106,6 +120,12 @@ static ssize_t start(struct peers *p, struct slot *slot, int peer, size_t offset
     char *local = p->local + (size_t)peer * p->slice + offset;
     void *desc = fi_mr_desc(at->local_mr);
     uint64_t key = p->infos[peer].key[index], base = p->infos[peer].base;
+    if (p->options.op == OP_ADD) {
+        uint64_t mine = (uint64_t)p->bootstrap.rank * p->slice + offset;
+        slot->offset = offset;
+        slot->length = length;
+        return fi_read(at->ep, slot->buffer, length, desc, at->peers[peer], base + mine, key, slot);
+    }
     if (p->options.op == OP_READ) {
         return fi_read(at->ep, local, length, desc, at->peers[peer], base + offset, key, slot);
     }
@@ -127,18 +147,109 @@ static struct slot *take_slot(struct peers *p) {
 
 /* The peer of this rank's operation number `next`: the next rank first, then in turn. */
 static int peer_of(const struct peers *p, size_t next) {
-    if (p->options.incast && p->options.op != OP_READ) {
+    if (p->options.incast && p->options.op != OP_READ && p->options.op != OP_ADD) {
         return 0;
+    }
+    if (p->options.alone) {
+        return p->options.alone;
     }
     return (p->bootstrap.rank + 1 + (int)(next % (size_t)targets(p))) % p->bootstrap.size;
 }
+
+/* ---- Additions ---- */
+
+__attribute__((always_inline)) static inline void add_loop(float *restrict sums, const float *restrict values,
+                                                           size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+        sums[i] += values[i];
+    }
+}
+
+static void add_plain(float *sums, const float *values, size_t count) { add_loop(sums, values, count); }
+
+#if defined(__x86_64__)
+/* GCC must be told to vectorize. Wider vectors are no faster: the sums come from memory. */
+#if defined(__clang__)
+#define FOR_AVX2 __attribute__((target("avx2")))
+#else
+#define FOR_AVX2 __attribute__((target("avx2"), optimize("O3")))
+#endif
+
+FOR_AVX2 static void add_avx2(float *sums, const float *values, size_t count) { add_loop(sums, values, count); }
+#endif
+
+static void add_values(float *sums, const float *values, size_t count) {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2")) {
+        add_avx2(sums, values, count);
+        return;
+    }
+#endif
+    add_plain(sums, values, count);
+}
+
+/* To the sums of this rank's slice from `offset` on, both in bytes. */
+static void add_part(struct peers *p, const char *values, size_t offset, size_t length) {
+    for (size_t end = offset + length, next; offset < end; values += next - offset, offset = next) {
+        atomic_flag *lock = &p->locks[offset / STRIPE_BYTES];
+        next = (offset / STRIPE_BYTES + 1) * STRIPE_BYTES;
+        next = next < end ? next : end;
+        while (atomic_flag_test_and_set_explicit(lock, memory_order_acquire)) {
+            sched_yield();
+        }
+        add_values(p->sums + offset / sizeof(float), (const float *)(const void *)values,
+                   (next - offset) / sizeof(float));
+        atomic_flag_clear_explicit(lock, memory_order_release);
+    }
+}
+
+/* One chunk at a time, so that peers are served in between; 0: none has arrived. */
+static int add_one(struct peers *p) {
+    struct slot *slot = p->arrived;
+    if (slot == NULL) {
+        return 0;
+    }
+    p->arrived = slot->next_free;
+    add_part(p, slot->buffer, slot->offset, slot->length);
+    give_back(p, slot);
+    return 1;
+}
+
+void add_own(struct peers *p) { add_part(p, p->shared + (size_t)p->bootstrap.rank * p->slice, 0, p->slice); }
+
+/* Past the cache, where that is known how: the lines that are written are not read first. */
+static void copy(char *to, const char *from, size_t bytes) {
+#if defined(__x86_64__)
+    size_t head = (64 - (uintptr_t)to % 64) % 64;
+    head = head < bytes ? head : bytes;
+    memcpy(to, from, head);
+    size_t i = head;
+    for (; i + 64 <= bytes; i += 64) {
+        for (size_t j = i; j < i + 64; j += 16) {
+            _mm_stream_si128((__m128i *)(void *)(to + j), _mm_loadu_si128((const __m128i *)(const void *)(from + j)));
+        }
+    }
+    _mm_sfence();
+    memcpy(to + i, from + i, bytes - i);
+#else
+    memcpy(to, from, bytes);
+#endif
+}
+
+void copy_own(struct peers *p) { copy(p->local + (size_t)p->bootstrap.rank * p->slice, p->shared, p->slice); }
+
+/* ---- A round ---- */
 
 void move(struct peers *p) {
     size_t total = chunks_of(p) * (size_t)targets(p), next = 0;
     while (p->to_finish > 0 || p->to_receive > 0) {
         struct slot *slot = next < total ? take_slot(p) : NULL;
         if (slot == NULL) {
-            serve(p, NULL, 0);
+            if (!add_one(p)) {
+                serve(p, NULL, 0);
+            } else {
+                progress(p);
+            }
             continue;
         }
         size_t chunk = next / (size_t)targets(p), offset = chunk * p->options.chunk;
@@ -153,6 +264,34 @@ void move(struct peers *p) {
     }
 }
 
+static void *move_often(void *context) {
+    struct peers *p = context;
+    while (sem_wait(&p->begin) == 0) {
+        move(p);
+        sem_post(&p->end);
+    }
+    return NULL;
+}
+
+void start_thread(struct peers *p) {
+    pthread_t thread;
+    sem_init(&p->begin, 0, 0);
+    sem_init(&p->end, 0, 0);
+    if (pthread_create(&thread, NULL, move_often, p) != 0) {
+        fprintf(stderr, "bare loop: no thread\n");
+        exit(1);
+    }
+}
+
+void move_in_thread(struct peers *p, void (*own)(struct peers *)) {
+    sem_post(&p->begin);
+    if (own != NULL) {
+        own(p);
+    }
+    while (sem_wait(&p->end) != 0) {
+    }
+}
+
 size_t receives(const struct peers *p) {
     return p->options.op == OP_SEND ? (size_t)p->options.depth * (size_t)sources(p) : 0;
 }
@@ -162,6 +301,7 @@ void fill_slots(struct peers *p) {
     p->slots = calloc(depth + receives(p), sizeof(*p->slots));
     for (size_t i = 0; i < depth; ++i) {
         p->slots[i].next_free = p->free_slots;
+        p->slots[i].buffer = p->receive_buffer > 0 ? p->local + p->options.bytes + i * chunk : NULL;
         p->free_slots = &p->slots[i];
     }
     for (size_t i = 0; i < receives(p); ++i) {

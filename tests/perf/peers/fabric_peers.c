@@ -7,21 +7,11 @@
 #include "fabric_peers.h"
 
 #include <getopt.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const char *const wait_names[] = {"spin", "yield", "sleep", NULL};
-
-static void *move_in_thread(void *context) {
-    struct peers *p = context;
-    while (sem_wait(&p->begin) == 0) {
-        move(p);
-        sem_post(&p->end);
-    }
-    return NULL;
-}
 
 /* Seconds of one round, the same on all ranks. */
 static double time_once(struct peers *p) {
@@ -29,8 +19,7 @@ static double time_once(struct peers *p) {
     allow_round();
     times[0] = now();
     if (p->options.thread) {
-        sem_post(&p->begin);
-        sem_wait(&p->end);
+        move_in_thread(p, NULL);
     } else {
         move(p);
     }
@@ -65,7 +54,7 @@ static void report(const struct peers *p, double *seconds) {
 
 static void usage(void) {
     fprintf(stderr,
-            "usage: fabric_peers [--provider NAME] [--address OWN_ADDRESS] [--op read|write|send] [--bytes N]\n"
+            "usage: fabric_peers [--provider NAME] [--address OWN_ADDRESS] [--op read|write|send|add] [--bytes N]\n"
             "  [--chunk N] [--depth N] [--wait spin|yield|sleep] [--endpoints 1..4] [--rounds N]\n"
             "  [--incast]  all to rank 0    [--thread]  another thread does it all\n");
     exit(2);
@@ -124,16 +113,13 @@ int main(int argc, char **argv) {
     if (p.slice == 0) {
         usage();
     }
-    p.receive_buffer = receives(&p) * p.options.chunk;
+    p.receive_buffer = (p.options.op == OP_ADD ? (size_t)p.options.depth : receives(&p)) * p.options.chunk;
     open_all(&p);
     fill_slots(&p);
     mark(&p);
     arm(&p);
-    pthread_t thread;
     if (p.options.thread) {
-        sem_init(&p.begin, 0, 0);
-        sem_init(&p.end, 0, 0);
-        pthread_create(&thread, NULL, move_in_thread, &p);
+        start_thread(&p);
     }
     char here = 1, all[MAX_RANKS];
     all_gather(&p.bootstrap, &here, 1, all, serve, &p);

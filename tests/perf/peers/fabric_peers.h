@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The bare libfabric loop and its endpoints, queues and registered memory in one libfabric domain. */
+/* The bare libfabric loop and its endpoints, queues and registered memory in one libfabric domain. It moves slices, or reads and
+ * adds them, as scatter-add does: into buffers for the chunks in flight, from there, under the stripes' locks, to sums. */
 #ifndef ODC_TESTS_BENCH_FABRIC_PEERS_H
 #define ODC_TESTS_BENCH_FABRIC_PEERS_H
 
@@ -9,10 +10,11 @@
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <semaphore.h>
+#include <stdatomic.h>
 #include <stdint.h>
 
-enum { MAX_ENDPOINTS = 4, MAX_NAME = 64, MAX_ROUNDS = 1000 };
-enum op { OP_READ, OP_WRITE, OP_SEND };
+enum { MAX_ENDPOINTS = 4, MAX_NAME = 64, MAX_ROUNDS = 1000, STRIPE_BYTES = 65536 };
+enum op { OP_READ, OP_WRITE, OP_SEND, OP_ADD };
 enum wait { WAIT_SPIN, WAIT_YIELD, WAIT_SLEEP };
 
 struct options {
@@ -26,6 +28,7 @@ struct options {
     int rounds;
     int endpoints;
     int incast; /* all slices go to rank 0 */
+    int alone;  /* with OP_ADD and incast: the one rank whose slice goes there; 0: all */
     int thread; /* another thread does all the work, and the first one waits for it */
 };
 
@@ -51,6 +54,9 @@ struct slot {
     struct fi_context2 context;
     struct slot *next_free;
     char *message; /* of a posted receive; NULL for operations that this rank started */
+    char *buffer;  /* with OP_ADD: what is read, for `offset` of the slice */
+    size_t offset;
+    size_t length;
     struct endpoint *at;
 };
 
@@ -64,11 +70,14 @@ struct peers {
     struct peer_info *infos;
     size_t slice;          /* bytes that go from a rank to another */
     size_t receive_buffer; /* bytes */
-    char *local;           /* the tensor, read into or pushed from; then the receive buffer */
+    char *local;           /* the tensor, read into or pushed from; then the receive buffer, or those of OP_ADD */
     char *shared;          /* read from, or written to, by peers */
     struct slot *slots;
     struct slot *free_slots;
-    sem_t begin; /* of a round, for the thread */
+    struct slot *arrived; /* and not added yet, the latest first */
+    float *sums;
+    atomic_flag *locks; /* of the sums' stripes */
+    sem_t begin;        /* of a round, for the thread */
     sem_t end;
     size_t to_finish; /* operations of this rank */
     size_t to_receive;
@@ -76,7 +85,7 @@ struct peers {
 
 /* If `status` is negative, ends the process with libfabric's error text. */
 void check(long status, const char *what);
-/* Zeroed memory; ends the process if there is none. */
+/* Zeroed memory in large pages, as slices are; ends the process if there is none. */
 char *allocate(size_t bytes);
 /* Called by all ranks after meet() and parsing; exchanges their addresses and keys. */
 void open_all(struct peers *p);
@@ -93,9 +102,16 @@ void fill_slots(struct peers *p);
 void arm(struct peers *p);
 /* This rank's part of a round: moves its chunks, in the order of the ranks after it. */
 void move(struct peers *p);
+/* Starts the thread of move_in_thread. */
+void start_thread(struct peers *p);
+/* The thread moves, while this one does `own`, unless that is NULL. */
+void move_in_thread(struct peers *p, void (*own)(struct peers *));
+/* The part of a gather, or with OP_ADD a scatter-add, that no network is needed for. */
+void copy_own(struct peers *p);
+void add_own(struct peers *p);
 /* Writes each rank's number into its floats, so that a loop that moves nothing is noticed. */
 void mark(struct peers *p);
-/* Checks a round; messages, which arrive anywhere in the receive buffer, are only counted. */
+/* Checks a round; messages, which arrive anywhere in the receive buffer, are only counted, and sums are not checked. */
 void verify(const struct peers *p);
 /* Ends the process unless called again in time: operations to a peer that is gone never complete, and block later ones. */
 void allow_round(void);

@@ -5,9 +5,11 @@
  * Rank 0 prints a JSON object with each round's measurements.
  *
  * usage: fabric_race WHAT [ROUNDS [BYTES]], as a rank (tests/harness/hosts.sh ranks N)
- *   move    all ranks at once: the bare loop (twice, and once with a copy of the own slice, which a gather brings, too),
- *           odc_gather, odc_scatter_add of f32 and of as many bf16
- *   incast  f32 gradients to rank 0, which owns the whole shard: from all other ranks at once, and from one (twice)
+ *   move    all ranks at once: the bare loop; it with the rest of a gather's work, by as many threads as libodc has (twice):
+ *           while one moves, another copies the own slice; odc_gather; the loop with a scatter-add's work (twice): one adds
+ *           what it moves, another the own slice; odc_scatter_add of f32 and of as many bf16
+ *   incast  f32 gradients to rank 0, which owns the whole shard: from all other ranks at once, and from one (twice); the bare
+ *           loop that adds them, from all (twice) and from one
  *   sync    odc_minibatch_sync */
 #include "fabric_peers.h"
 
@@ -19,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_CONTESTANTS = 6, DEFAULT_ROUNDS = 31 };
+enum { MAX_CONTESTANTS = 8, DEFAULT_ROUNDS = 31 };
 
 struct race {
     struct peers bare;
@@ -28,9 +30,12 @@ struct race {
     odc_shard *f32;
     odc_shard *bf16;
     uint64_t numel;
-    float *full; /* the bare loop's tensor: gathered into and added from */
+    float *full;     /* the bare loop's tensor, gathered into */
+    float *gradient; /* what it hands to peers: this rank's number everywhere */
     uint16_t *narrow;
-    int alone; /* incast: the rank that adds in this round when only one does */
+    int alone;      /* incast: the rank that adds in this round when only one does */
+    float bare_sum; /* of each element in the bare loop's sums, and in odc_scatter_add's of f32 */
+    float f32_sum;
     int rounds;
     uint64_t seed;
 };
@@ -69,18 +74,26 @@ static int exchange(void *race, const void *mine, void *all, size_t bytes) {
     return 0;
 }
 
-static void join(struct race *race, size_t bytes) {
+static void join(struct race *race, size_t bytes, int incast) {
     struct peers *p = &race->bare;
-    p->options = (struct options){
-        .provider = "tcp;ofi_rxm", .wait = WAIT_SLEEP, .bytes = bytes, .chunk = 512 << 10, .depth = 8, .endpoints = 1};
+    p->options = (struct options){.provider = "tcp;ofi_rxm",
+                                  .op = OP_ADD,
+                                  .wait = WAIT_SLEEP,
+                                  .bytes = bytes,
+                                  .chunk = 512 << 10,
+                                  .depth = 8,
+                                  .endpoints = 1,
+                                  .incast = incast};
+    p->receive_buffer = (size_t)p->options.depth * p->options.chunk;
     meet(&p->bootstrap);
     race->numel = bytes / sizeof(float) / (uint64_t)p->bootstrap.size * (uint64_t)p->bootstrap.size;
-    p->slice = race->numel / (uint64_t)p->bootstrap.size * sizeof(float);
+    p->slice = race->numel / (uint64_t)(incast ? 1 : p->bootstrap.size) * sizeof(float);
     open_all(p);
     fill_slots(p);
     mark(p);
-    arm(p);
+    start_thread(p);
     race->full = (float *)p->local;
+    race->gradient = (float *)p->shared;
     odc_config config = {.struct_size = sizeof(config), .all_gather = exchange, .all_gather_arg = race};
     check_odc(odc_init(&config, &race->context));
     uint64_t seed = (uint64_t)time(NULL) * 1000003 + (uint64_t)getpid(), seeds[MAX_RANKS];
@@ -187,8 +200,20 @@ static void print_seconds(const struct race *race, const struct contestant *all,
 
 /* ---- All at once ---- */
 
+static float rank_of(const struct race *race) { return (float)race->bare.bootstrap.rank; }
+
+static float sum_of_ranks(const struct race *race) {
+    return (float)(race->bare.bootstrap.size * (race->bare.bootstrap.size - 1) / 2);
+}
+
+static void choose(struct race *race, enum op op) {
+    race->bare.options.op = op;
+    arm(&race->bare);
+}
+
 /* Clears the previous round's result, so that it is not taken for this one's. */
 static void spoil(struct race *race) {
+    choose(race, OP_READ);
     for (int r = 0; r < race->bare.bootstrap.size; ++r) {
         if (r != race->bare.bootstrap.rank) {
             uint64_t first = (uint64_t)r * race->bare.slice / sizeof(float);
@@ -203,10 +228,16 @@ static int bare(struct race *race) {
     return 1;
 }
 
-static int bare_whole(struct race *race) {
-    struct peers *p = &race->bare;
-    memcpy(p->local + (size_t)p->bootstrap.rank * p->slice, p->shared, p->slice);
-    move(p);
+static int bare_gather(struct race *race) {
+    move_in_thread(&race->bare, copy_own);
+    return 1;
+}
+
+static void will_add(struct race *race) { choose(race, OP_ADD); }
+
+static int bare_add(struct race *race) {
+    move_in_thread(&race->bare, add_own);
+    race->bare_sum += sum_of_ranks(race);
     return 1;
 }
 
@@ -216,7 +247,7 @@ static int gather(struct race *race) {
 }
 
 static int add_f32(struct race *race) {
-    check_odc(odc_scatter_add(race->f32, race->full, race->numel, NULL));
+    check_odc(odc_scatter_add(race->f32, race->gradient, race->numel, NULL));
     return 1;
 }
 
@@ -227,11 +258,11 @@ static int add_bf16(struct race *race) {
 
 static void check_bytes(struct race *race) { verify(&race->bare); }
 
-/* Rank r's slice of `full` holds r, as in the bare loop; `narrow` holds ones. */
+/* Rank r's slice holds r, as in the bare loop; `narrow` holds ones. */
 static void fill(struct race *race) {
     odc_slice slice = slice_of(race->parameters);
     for (uint64_t i = 0; i < slice.numel; ++i) {
-        ((float *)slice.parameters)[i] = (float)race->bare.bootstrap.rank;
+        ((float *)slice.parameters)[i] = rank_of(race);
     }
     race->narrow = (uint16_t *)(void *)allocate(race->numel * sizeof(uint16_t));
     for (uint64_t i = 0; i < race->numel; ++i) {
@@ -239,20 +270,29 @@ static void fill(struct race *race) {
     }
 }
 
-static void check_sums(const struct race *race, const odc_shard *shard, float sum, const char *what) {
-    odc_slice slice = slice_of(shard);
-    const float *sums = slice.gradients;
-    for (uint64_t i = 0; i < slice.numel; ++i) {
+static void check_each(const struct race *race, const float *sums, uint64_t count, float sum, const char *what) {
+    for (uint64_t i = 0; i < count; ++i) {
         expect(sums[i] == sum, race, what);
     }
+}
+
+static void check_sums(const struct race *race, const odc_shard *shard, float sum, const char *what) {
+    odc_slice slice = slice_of(shard);
+    check_each(race, slice.gradients, slice.numel, sum, what);
+}
+
+static void check_bare_sums(const struct race *race) {
+    check_each(race, race->bare.sums, race->bare.slice / sizeof(float), race->bare_sum, "sums of the bare loop");
 }
 
 static void measure_move(struct race *race) {
     static struct contestant all[] = {
         {.name = "bare", .prepare = spoil, .run = bare, .finish = check_bytes},
-        {.name = "bare_again", .prepare = spoil, .run = bare, .finish = check_bytes},
-        {.name = "bare_whole", .prepare = spoil, .run = bare_whole, .finish = check_bytes},
+        {.name = "bare_gather", .prepare = spoil, .run = bare_gather, .finish = check_bytes},
+        {.name = "bare_gather_again", .prepare = spoil, .run = bare_gather, .finish = check_bytes},
         {.name = "gather", .prepare = spoil, .run = gather, .finish = check_bytes},
+        {.name = "bare_add", .prepare = will_add, .run = bare_add},
+        {.name = "bare_add_again", .prepare = will_add, .run = bare_add},
         {.name = "add_f32", .run = add_f32},
         {.name = "add_bf16", .run = add_bf16}};
     enum { COUNT = sizeof(all) / sizeof(all[0]) };
@@ -263,9 +303,10 @@ static void measure_move(struct race *race) {
     check_odc(odc_publish_all(race->context, NULL));
     compete(race, all, COUNT);
     check_odc(odc_minibatch_sync(race->context));
-    float additions = (float)((race->rounds + 1) * race->bare.bootstrap.size);
-    check_sums(race, race->f32, additions * (float)race->bare.bootstrap.rank, "sums of f32");
-    check_sums(race, race->bf16, additions, "sums of bf16");
+    float additions = (float)(race->rounds + 1);
+    check_bare_sums(race);
+    check_sums(race, race->f32, additions * sum_of_ranks(race), "sums of f32");
+    check_sums(race, race->bf16, additions * (float)race->bare.bootstrap.size, "sums of bf16");
     if (race->bare.bootstrap.rank == 0) {
         print_seconds(race, all, COUNT);
     }
@@ -273,9 +314,35 @@ static void measure_move(struct race *race) {
 
 /* ---- All to one ---- */
 
-static int add_many(struct race *race) { return race->bare.bootstrap.rank != 0 && add_f32(race); }
+static int add_many(struct race *race) {
+    race->f32_sum += sum_of_ranks(race);
+    return race->bare.bootstrap.rank != 0 && add_f32(race);
+}
 
-static int add_one(struct race *race) { return race->bare.bootstrap.rank == race->alone && add_f32(race); }
+static int add_one(struct race *race) {
+    race->f32_sum += (float)race->alone;
+    return race->bare.bootstrap.rank == race->alone && add_f32(race);
+}
+
+static void from_all(struct race *race) {
+    race->bare.options.alone = 0;
+    arm(&race->bare);
+}
+
+static void from_one(struct race *race) {
+    race->bare.options.alone = race->alone;
+    arm(&race->bare);
+}
+
+/* Rank 0 reads and adds; the others serve its reads while they wait for it. */
+static int bare_incast(struct race *race) {
+    if (race->bare.bootstrap.rank != 0) {
+        return 0;
+    }
+    move(&race->bare);
+    race->bare_sum += race->bare.options.alone ? (float)race->alone : sum_of_ranks(race);
+    return 1;
+}
 
 /* Private anonymous memory of this process: includes staging, not slices. */
 static long private_bytes(void) {
@@ -316,20 +383,27 @@ static odc_shard *add_shard_at_first(struct race *race) {
 }
 
 static void measure_incast(struct race *race) {
-    static struct contestant all[] = {
-        {.name = "many", .run = add_many}, {.name = "one", .run = add_one}, {.name = "one_again", .run = add_one}};
-    enum { COUNT = sizeof(all) / sizeof(all[0]) };
+    static struct contestant all[] = {{.name = "many", .run = add_many},
+                                      {.name = "one", .run = add_one},
+                                      {.name = "one_again", .run = add_one},
+                                      {.name = "bare_many", .prepare = from_all, .run = bare_incast},
+                                      {.name = "bare_many_again", .prepare = from_all, .run = bare_incast},
+                                      {.name = "bare_one", .prepare = from_one, .run = bare_incast}};
+    enum { COUNT = sizeof(all) / sizeof(all[0]), BARE = 3 };
     check_odc(odc_minibatch_sync(race->context)); /* connects */
     race->f32 = add_shard_at_first(race);
     if (race->bare.bootstrap.rank == 0) {
         check_odc(odc_publish_all(race->context, NULL));
     }
     race->alone = 1;
+    time_round(race, &all[BARE]); /* connects the loop, whose memory is not libodc's */
     long before = private_bytes();
     compete(race, all, COUNT);
     long after = private_bytes();
     check_odc(odc_minibatch_sync(race->context));
     if (race->bare.bootstrap.rank == 0) {
+        check_bare_sums(race);
+        check_sums(race, race->f32, race->f32_sum, "sums of f32");
         printf("\"private_bytes_before\":%ld,\"private_bytes_after\":%ld,\"staging_bytes\":%ld,", before, after,
                staging_bound());
         print_seconds(race, all, COUNT);
@@ -389,7 +463,7 @@ int main(int argc, char **argv) {
     if (what == 3 || argc > 4 || race.rounds < 1 || race.rounds > MAX_ROUNDS || bytes < 4096) {
         return usage();
     }
-    join(&race, bytes);
+    join(&race, bytes, measures[what] == measure_incast);
     if (race.bare.bootstrap.rank == 0) {
         printf("{\"what\":\"%s\",\"ranks\":%d,\"bytes\":%zu,\"seed\":%llu,", names[what], race.bare.bootstrap.size,
                (size_t)race.numel * sizeof(float), (unsigned long long)race.seed);
