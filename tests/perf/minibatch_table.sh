@@ -20,6 +20,7 @@ race() {
 race bytes 2 8 33554432 4 2 3 bf16
 race time 2 4 67108864 4 1 "$rounds"
 race limit 1 4 67108864 4 1 "$rounds"
+race one 2 2 67108864 4 1 "$rounds"
 RANKS_PER_HOST=2 timeout 300 "$hosts" 2 -- "$peers/mpi_hosts.sh" "$build/tests/perf/peers/mpi_peers" 67108864 7 >"$scratch/mpi" ||
     echo "minibatch_table.sh: no row of MPI" >&2
 timeout 300 "$hosts" 2 -- "$hosts" ranks 4 "${PYTHON:-python3}" -W ignore "$peers/gloo_peers.py" 7 >"$scratch/gloo" ||
@@ -61,4 +62,9 @@ for name, what, bar, ops in (("mpi", "Open MPI", 4, ("MPI_Allgather", "MPI_Reduc
         seconds = t["microbatches"] * sum(lines[op]["bytes"] / lines[op]["gbps"] * 1e-9 for op in ops)
         row(f"the same against {what}'s all-gather and reduce-scatter", f"≥ {bar}",
             f"{seconds / cached:.2f}: {seconds:.3f} s", seconds / cached >= bar)
+one = load("one")
+ratios = sorted(a / c for a, c in zip(one["flat"]["seconds"], one["cached"]["seconds"]))
+row("2 × 1 ranks, where the cache is off: time with `ODC_NODE_CACHE=off` by time with `auto`", "≥ 0.98",
+    f"{statistics.median(ratios):.3f} ({ratios[len(ratios) // 4]:.3f}–{ratios[-1 - len(ratios) // 4]:.3f}): "
+    f"{statistics.median(one['flat']['seconds']):.3f} s", statistics.median(ratios) >= 0.98)
 PYTHON
