@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -196,6 +197,9 @@ private:
 }  // namespace
 
 void replay_rank(const ReplaySettings &settings) {
+    if (settings.hosts > 1) {
+        setenv("FI_OFI_RXM_MSG_RX_SIZE", "256", 0);  // of 4096 receives 32 ranks take 7 GB, of these 4
+    }
     Contexts contexts{join("replay", settings.ranks), join("replay barrier", settings.ranks), {}, {}};
     try {
         ReplayJob job(settings, contexts);
