@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torchtitan's Trainer, changed as in MIGRATING.md, trains a small Llama like torchtitan's own over plain FSDP2. It is
-made for GPUs, so its device is replaced by the CPU, and FlexAttention, which has no backward on it, by torch's
-attention."""
+"""torchtitan's Trainer, changed as in MIGRATING.md, trains a small Llama for 30 steps like torchtitan's own over plain
+FSDP2. It is made for GPUs, so its device is replaced by the CPU, and FlexAttention, which has no backward on it, by
+torch's attention."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,6 +30,7 @@ with mock.patch("torch._utils._get_available_device_type", lambda: "cpu"):
     trainer = importlib.import_module("torchtitan.trainer")
 from torchtitan.components import loss, metrics  # noqa: E402
 from torchtitan.components.dataloader import BaseDataLoader  # noqa: E402
+from torchtitan.components.lora import LoRAConverter  # noqa: E402
 from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw  # noqa: E402
 from torchtitan.components.tokenizer import BaseTokenizer  # noqa: E402
 from torchtitan.config import ParallelismConfig, TrainingConfig  # noqa: E402
@@ -39,11 +40,11 @@ from torchtitan.models.common import ComplexRoPE  # noqa: E402
 from torchtitan.models.common.attention import ScaledDotProductAttention  # noqa: E402
 
 WORDS, WIDTH, HEADS, LENGTH, ROWS = 64, 32, 4, 16, 2
-EVEN = [(2, 2), (2, 2), (2, 2)]  # microbatches of each rank in each step
-UNEVEN = [(3, 1), (1, 3), (4, 0)]
+EVEN = [(2, 2)] * 30  # microbatches of each rank in each step
+UNEVEN = [(3, 1), (1, 3), (4, 0)] * 10
 # Relative to the losses, and to the largest parameter of a tensor. The ranks' gradients are summed in another order, in
 # f32, whose epsilon is 1.2e-7.
-LOSSES, PARAMETERS = 1e-6, 1e-6
+LOSSES, PARAMETERS = 1e-6, 1e-5
 LIMIT = 300.0  # seconds; a loaded machine imports slowly
 
 
@@ -104,7 +105,7 @@ class NoMemory:
         pass
 
 
-def model() -> Any:
+def model(converters: Sequence[Any]) -> Any:
     spec = llama3.model_registry("debugmodel")
     rope = ComplexRoPE.Config(dim=WIDTH // HEADS, max_seq_len=LENGTH, theta=500000, scaling="llama")
     layers = llama3._build_llama3_layers(
@@ -117,6 +118,8 @@ def model() -> Any:
     made.tok_embeddings = replace(made.tok_embeddings, num_embeddings=WORDS, embedding_dim=WIDTH)
     made.norm = replace(made.norm, normalized_shape=WIDTH)
     made.lm_head = replace(made.lm_head, in_features=WIDTH, out_features=WORDS)
+    for converter in converters:
+        made = converter.build().convert(made)
     return replace(spec, model=made, state_dict_adapter=None)
 
 
@@ -138,14 +141,23 @@ def changed_trainer(*diffs: str) -> Iterator[ModuleType]:
 class Trained:
     numbers: list[tuple[float, ...]]  # of each step: mean loss, largest loss of a rank, norm of the gradient
     parameters: dict[str, Any]
+    trainable: list[str]
+
+
+@dataclass(frozen=True)
+class Case:
+    counts: list[tuple[int, int]]
+    diffs: int = 1  # the first of the page's
+    loss: Any = field(default_factory=loss.CrossEntropyLoss.Config)
+    converters: tuple[Any, ...] = ()
 
 
 def train(
-    rank: int, module: ModuleType, counts: list[tuple[int, int]], folder: Path, chunked: bool, **options: Any
+    rank: int, module: ModuleType, case: Case, counts: list[tuple[int, int]], folder: Path, **options: Any
 ) -> Trained:
     config = module.Trainer.Config(
-        model_spec=model(),
-        loss=loss.ChunkedLossWrapper.Config(num_chunks=4) if chunked else loss.CrossEntropyLoss.Config(),
+        model_spec=model(case.converters),
+        loss=case.loss,
         tokenizer=NoTokenizer.Config(),
         dataloader=Batches.Config(counts=counts),
         optimizer=default_adamw(lr=1e-2, eps=1e-3),  # with a smaller eps, rounding would be large
@@ -179,11 +191,16 @@ def train(
         step(batches)
 
     made.train_step = train_step
-    with mock.patch.object(utils, "set_pg_timeouts"):
+    with mock.patch.object(utils, "set_pg_timeouts"), mock.patch("time.sleep"):  # it ends with two seconds of sleep
         made.train()
     made.close()
     assert len(numbers) == len(counts)
-    return Trained(numbers, {name: one.detach().full_tensor() for name, one in made.model_parts[0].named_parameters()})
+    parameters = dict(made.model_parts[0].named_parameters())
+    return Trained(
+        numbers,
+        {name: one.detach().full_tensor() for name, one in parameters.items()},
+        [name for name, one in parameters.items() if one.requires_grad],
+    )
 
 
 def assert_same(one: Trained, other: Trained, *, ranks_alike: bool) -> None:
@@ -198,14 +215,21 @@ def assert_same(one: Trained, other: Trained, *, ranks_alike: bool) -> None:
 
 def compare(rank: int, size: int, folder: Path) -> None:
     os.environ["LOCAL_RANK"] = str(rank)
-    diff, for_none = (block("torchtitan", "diff", index) for index in range(2))
-    for chunked, counts, diffs in ((False, EVEN, (diff,)), (True, UNEVEN, (diff, for_none))):
-        print(f"chunked {chunked}, {counts}")  # shown where the next lines fail
-        plain = train(rank, trainer, EVEN, folder, chunked)
+    adapters = LoRAConverter.Config(rank=4, target_modules=["wqkv", "wo", "w1"])
+    cases = {
+        "equal counts": Case(EVEN),
+        "chunked loss": Case(UNEVEN, diffs=2, loss=loss.ChunkedLossWrapper.Config(num_chunks=4)),
+        "LoRA": Case(UNEVEN, diffs=2, converters=(adapters,)),
+    }
+    for name, case in cases.items():
+        print(name)  # shown where the next lines fail
+        plain = train(rank, trainer, case, EVEN, folder)
+        diffs = [block("torchtitan", "diff", index) for index in range(case.diffs)]
         with changed_trainer(*diffs) as module, warnings_logged() as warnings:
-            trained = train(rank, module, counts, folder, chunked)
+            trained = train(rank, module, case, case.counts, folder)
         assert not warnings  # of collectives in a minibatch, for one
-        assert_same(trained, plain, ranks_alike=counts == EVEN)
+        assert_same(trained, plain, ranks_alike=case.counts is EVEN)
+        assert not case.converters or all("lora_" in one for one in trained.trainable)
 
 
 def test_the_trainer(tmp_path: Path) -> None:
@@ -216,7 +240,7 @@ def refuse(rank: int, size: int, folder: Path) -> None:
     os.environ["LOCAL_RANK"] = str(rank)
     with changed_trainer(block("torchtitan", "diff")) as module:
         with pytest.raises(libodc.UnsupportedError, match="HSDP"):
-            train(rank, module, EVEN, folder, False, data_parallel_replicate_degree=2)
+            train(rank, module, Case(EVEN), EVEN, folder, data_parallel_replicate_degree=2)
 
 
 def test_replicas_are_refused(tmp_path: Path) -> None:
