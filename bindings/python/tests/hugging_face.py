@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from logged import warnings_logged
-from migrating import applied, block
+from migrating import block, patched
 from torch_ranks import dist, torch  # skips where there is no torch
 
 from libodc.torch import fsdp2
@@ -115,9 +115,9 @@ def new_process(way: str) -> Iterator[None]:
 
 def mixin(split: Any = None) -> Any:
     """The page's class; with `split`, as changed for uneven counts."""
-    names: dict[str, Any] = {"fsdp2": fsdp2, "split": split}
+    names: dict[str, Any] = {"fsdp2": fsdp2, "split": split, "torch": torch}
     code = block("Trainer and TRL", "python")
-    exec(code if split is None else applied(block("Trainer and TRL", "diff", 1), code), names)
+    exec(code if split is None else patched(block("Trainer and TRL", "diff", 1), code), names)
     return names["OverOdc"]
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIGRATING.md's `accelerate launch` on a whole script, changed as the page says: several epochs of uneven batches,
-accumulation, clipping, a schedule, evaluation, a checkpoint and its resumption. Equal to the same script over plain
-FSDP2."""
+"""MIGRATING.md's `accelerate launch` on whole scripts, one with Accelerate's loop and one with a Trainer, changed as
+the page says: several epochs of uneven batches, accumulation, clipping, a schedule, evaluation, a checkpoint and its
+resumption; the Trainer in mixed precision. Equal to the same scripts over plain FSDP2."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from migrating import block, patched
+from migrating import applied, block, patched
 
 pytest.importorskip("accelerate", reason="accelerate is not installed")
 
@@ -102,30 +102,100 @@ if accelerator.is_main_process:
     assert accelerator.state.fsdp_plugin.fsdp_version == 2
     results = {{"losses": losses, "norms": norms, "evaluations": evaluations, "parameters": whole}}
     (folder / f"{{name}}.json").write_text(json.dumps(results))
-accelerator.end_training()
+"""
+
+# The same batches; a checkpoint within the fifth epoch.
+TRAINER = """
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch.distributed.fsdp import FSDPModule
+
+{cpu}
+from transformers import Qwen2Config, Qwen2ForCausalLM, Trainer, TrainerCallback, TrainingArguments
+
+folder, name, resume_from = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+
+
+class Counter(TrainerCallback):
+    steps = 0
+
+    def on_step_end(self, *_, **__):
+        self.steps += 1
+
+
+config = Qwen2Config(
+    vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, max_position_embeddings=64, pad_token_id=0, eos_token_id=1, bos_token_id=None,
+)
+torch.manual_seed(0)
+model = Qwen2ForCausalLM(config)
+words = torch.randint(3, 64, (33, 8), generator=torch.Generator().manual_seed(1))
+dataset, held_out = ([{{"input_ids": row, "labels": row}} for row in rows] for rows in (words[:26], words[26:]))
+args = TrainingArguments(
+    output_dir=folder / name, per_device_train_batch_size=2, gradient_accumulation_steps=2, num_train_epochs=8,
+    learning_rate=1e-2, max_grad_norm=0.5, warmup_steps=4, logging_steps=1, eval_strategy="steps", eval_steps=6,
+    save_strategy="steps", save_steps=18, load_best_model_at_end=True, report_to=[], disable_tqdm=True, use_cpu=True,
+    accelerator_config={{"use_configured_state": True}},
+)
+trainer = Trainer(model, args, train_dataset=dataset, eval_dataset=held_out)
+counter = Counter()
+trainer.add_callback(counter)
+plugin = trainer.accelerator.state.fsdp_plugin  # sums in f32: gloo adds bf16 as such, and ODC in f32
+plugin.mixed_precision_policy = replace(plugin.mixed_precision_policy, reduce_dtype=torch.float32)
+trainer.train(resume_from_checkpoint=str(folder / resume_from) if resume_from else None)
+whole = {{name: one.full_tensor().tolist() for name, one in trainer.model.named_parameters()}}
+if trainer.is_world_process_zero():
+    assert plugin.fsdp_version == 2 and plugin.mixed_precision_policy.param_dtype == torch.bfloat16
+    assert isinstance(trainer.model, FSDPModule)
+    log = trainer.state.log_history
+    results = {{
+        "steps": counter.steps,
+        "losses": [line["loss"] for line in log if "loss" in line],  # of the checkpoint's steps, too
+        "norms": [line["grad_norm"] for line in log if "grad_norm" in line],
+        "evaluations": [line["eval_loss"] for line in log if "eval_loss" in line],
+        "parameters": whole,
+    }}
+    (folder / f"{{name}}.json").write_text(json.dumps(results))
+"""
+
+# Runs scripts one after the other in the same ranks, as importing takes longer than training.
+DRIVER = """
+import runpy
+import sys
+
+import torch
+from accelerate.state import AcceleratorState, GradientState
+
+for words in {runs}:
+    sys.argv = words
+    runpy.run_path(words[0], run_name="__main__")
+    AcceleratorState._reset_state(reset_partial_state=True)  # what Accelerate keeps in a process
+    GradientState._reset_state()
+torch.distributed.destroy_process_group()
 """
 
 
-def script(diff: str | None) -> str:
-    plain = SCRIPT.format(cpu=block("Accelerate", "python", 1).strip())
-    return plain if diff is None else "from libodc.torch import fsdp2\n" + patched(diff, plain)
-
-
-def launched(folder: Path, name: str, epochs: range, precision: str = "no") -> dict[str, Any]:
-    """By the page's line."""
-    diff = None if name.startswith("plain") else block("Accelerate", "diff", 1)
-    (folder / "train.py").write_text(script(diff))
-    words = shlex.split(block("Accelerate", "sh").strip())
-    words[2:2] = ["--main_process_port", "0", "--mixed_precision", precision]
-    words[2:2] = ["--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP", "--fsdp_transformer_layer_cls_to_wrap", "Layer"]
+def launched(folder: Path, code: str, odc_code: str, runs: dict[str, list[str]], *options: str) -> list[dict[str, Any]]:
+    """By the page's line: the runs, with their arguments, of which the first is without ODC. Returns their results."""
+    for name in runs:
+        (folder / f"{name}.py").write_text(code if name == "plain" else "from libodc.torch import fsdp2\n" + odc_code)
+    words = [[f"{name}.py", str(folder), name, *arguments] for name, arguments in runs.items()]
+    (folder / "train.py").write_text(DRIVER.format(runs=words))
+    line = shlex.split(block("Accelerate", "sh").strip())
+    line[2:2] = ["--main_process_port", "0", "--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP", *options]
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "OMP_NUM_THREADS": "1",
         "HF_HOME": str(folder),
+        "HF_HUB_OFFLINE": "1",
     }
     for _ in range(3):
         done = subprocess.run(
-            [*words, str(folder), name, str(epochs.start), str(epochs.stop)],
+            line,
             cwd=folder,
             env=environment,
             stdout=subprocess.PIPE,
@@ -138,8 +208,7 @@ def launched(folder: Path, name: str, epochs: range, precision: str = "no") -> d
             break
     assert done.returncode == 0, done.stdout
     assert "ran between the first forward" not in done.stdout, done.stdout  # no collective in a minibatch
-    results: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
-    return results
+    return [json.loads((folder / f"{name}.json").read_text()) for name in runs]
 
 
 def flat(value: Any) -> list[float]:
@@ -148,25 +217,33 @@ def flat(value: Any) -> list[float]:
     return [one for part in value for one in flat(part)] if isinstance(value, list) else [value]
 
 
-def assert_near(mine: dict[str, Any], theirs: dict[str, Any], apart: float) -> None:
-    for what in ("losses", "norms", "evaluations"):
-        assert mine[what] == pytest.approx(theirs[what], rel=apart), what
-    assert flat(mine["parameters"]) == pytest.approx(flat(theirs["parameters"]), rel=apart, abs=apart)
-
-
-def test_a_script_trains_and_resumes_as_without_odc(tmp_path: Path) -> None:
-    plain = launched(tmp_path, "plain", EPOCHS)
+def assert_all(plain: dict[str, Any], over_odc: dict[str, Any], resumed: dict[str, Any]) -> None:
     assert len(plain["losses"]) == STEPS and sum(plain["losses"][-4:]) < sum(plain["losses"][:4])
     assert max(plain["norms"]) > 0.5  # some are clipped
-    over_odc = launched(tmp_path, "odc", EPOCHS)
-    assert_near(over_odc, plain, 1e-6)
-    resumed = launched(tmp_path, "resumed odc", EPOCHS[5:])
+    assert len(plain["evaluations"]) > 3
     for what in ("losses", "norms", "evaluations"):
+        assert over_odc[what] == pytest.approx(plain[what], rel=1e-6), what
         assert resumed[what] == over_odc[what][-len(resumed[what]) :], what
-    assert len(resumed["losses"]) == STEPS - 5 * 4 and resumed["parameters"] == over_odc["parameters"]
+    assert flat(over_odc["parameters"]) == pytest.approx(flat(plain["parameters"]), rel=1e-6, abs=1e-6)
+    assert resumed["parameters"] == over_odc["parameters"]
 
 
-def test_mixed_precision(tmp_path: Path) -> None:
-    """FSDP2 over gloo adds gradients in bf16, and ODC in f32."""
-    plain, over_odc = (launched(tmp_path, name, EPOCHS[:2], precision="bf16") for name in ("plain", "odc"))
-    assert_near(over_odc, plain, 2e-2)
+def test_a_loop_trains_and_resumes_as_without_odc(tmp_path: Path) -> None:
+    code = SCRIPT.format(cpu=block("Accelerate", "python", 1).strip())
+    begin, middle, end = (str(epoch) for epoch in (EPOCHS.start, 5, EPOCHS.stop))
+    runs = {"plain": [begin, end], "over ODC": [begin, end], "resumed": [middle, end]}
+    options = ("--fsdp_transformer_layer_cls_to_wrap", "Layer")
+    results = launched(tmp_path, code, patched(block("Accelerate", "diff", 1), code), runs, *options)
+    assert_all(*results)
+    assert len(results[2]["losses"]) == STEPS - 5 * 4
+
+
+def test_a_trainer_trains_and_resumes_as_without_odc(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    code = TRAINER.format(cpu=block("Accelerate", "python", 1).strip())
+    odc_code = block("Trainer and TRL", "python") + applied(block("Trainer and TRL", "diff"), code)
+    runs = {"plain": [""], "over ODC": [""], "resumed": ["over ODC/checkpoint-18"]}
+    options = ("--fsdp_transformer_layer_cls_to_wrap", "Qwen2DecoderLayer", "--mixed_precision", "bf16")
+    results = launched(tmp_path, code, odc_code, runs, *options)
+    assert_all(*results)
+    assert [one["steps"] for one in results] == [STEPS, STEPS, STEPS - 18]

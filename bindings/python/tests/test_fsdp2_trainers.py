@@ -13,6 +13,7 @@ import pytest
 from hugging_face import (
     ARGUMENTS,
     PLUGIN,
+    WORDS,
     be_launched,
     full_parameters,
     load,
@@ -35,6 +36,13 @@ Dataset = pytest.importorskip("datasets").Dataset
 
 Options = dict[str, Any]
 LIMIT = 300.0  # seconds; a loaded machine imports and compiles slowly
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    save_models(folder)
+    return folder
 
 
 def text(words: list[int]) -> str:
@@ -100,7 +108,7 @@ def different_words(completions: list[str], **_: Any) -> list[float]:
 
 def prompts(config: Any, options: Options) -> Options:
     return {
-        "args": config(**options, bf16=False, beta=0.1, num_generations=4, max_completion_length=8),
+        "args": config(**{"beta": 0.1} | options, bf16=False, num_generations=4, max_completion_length=8),
         "train_dataset": Dataset.from_list([{"prompt": text(ids)} for ids in samples(32)]),
         "reward_funcs": different_words,
     }
@@ -160,134 +168,164 @@ def compare_trainers(rank: int, size: int, folder: Path, way: str, cases: Cases,
 
 
 def train_with_the_plugin(rank: int, size: int, folder: Path) -> None:
-    makers = (plain_trainer, dpo, kto_without_kl, reward, grpo, rloo)
+    makers = (dpo, kto_without_kl, reward, rloo)
     assert not compare_trainers(rank, size, folder, "plugin", {sft: "llama"} | dict.fromkeys(makers, "qwen2"))
 
 
-def test_trainers_with_the_plugin(tmp_path: Path) -> None:
-    save_models(tmp_path)
-    run_torch_ranks(2, train_with_the_plugin, tmp_path, seconds=LIMIT)
+def test_trainers_with_the_plugin(models: Path) -> None:
+    run_torch_ranks(2, train_with_the_plugin, models, seconds=LIMIT)
 
 
-def train_long(rank: int, size: int, folder: Path, maker: Callable[[Options], tuple[type, Options]]) -> None:
+def train_long(rank: int, size: int, folder: Path) -> None:
     """30 steps in several epochs, whose last batches are fewer than a step's and, of Trainer and SFT, repeat samples;
-    clipped, with a decaying rate of learning; evaluated where there is something to evaluate with."""
+    clipped, with a decaying rate of learning."""
     be_launched(rank, size)
-    trained = []
-    for over in (None, mixin()):
-        with new_process("plugin"), no_warnings():
-            options = {"output_dir": str(folder / "out"), "max_steps": 30, "max_grad_norm": 0.5, **PLUGIN}
-            if maker is not grpo:  # its batches are groups of answers
-                options |= {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 4}
-            if maker is plain_trainer:
-                options |= {"eval_strategy": "epoch"}
-            trainer = made(maker, over, load(folder / "qwen2"), options)
-            trainer.train()
-            trained.append(trainer)
-    plain, over_odc = ([line for line in one.state.log_history if "loss" in line] for one in trained)
-    assert len(plain) == 30 and plain[-1]["epoch"] > 1
-    assert any(line["grad_norm"] > 0.5 for line in plain)
-    assert [line["loss"] for line in over_odc] == pytest.approx([line["loss"] for line in plain], rel=1e-6)
-    assert_same(*trained)
-    evaluations = [[line["eval_loss"] for line in one.state.log_history if "eval_loss" in line] for one in trained]
-    assert evaluations[0] == evaluations[1] and (maker is not plain_trainer or len(evaluations[0]) > 3)
+    for maker in (plain_trainer, sft, grpo):
+        print(maker.__name__)  # shown where the next lines fail
+        trained = []
+        for over in (None, mixin()):
+            with new_process("plugin"), no_warnings():
+                options = {"output_dir": str(folder / "out"), "max_steps": 30, "max_grad_norm": 0.5, **PLUGIN}
+                if maker is not grpo:  # its batches are groups of answers
+                    options |= {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 4}
+                trainer = made(maker, over, load(folder / "qwen2"), options)
+                trainer.train()
+                trained.append(trainer)
+        plain, over_odc = ([line for line in one.state.log_history if "loss" in line] for one in trained)
+        assert len(plain) == 30 and plain[-1]["epoch"] > 1
+        assert any(line["grad_norm"] > 0.5 for line in plain)
+        assert [line["loss"] for line in over_odc] == pytest.approx([line["loss"] for line in plain], rel=1e-6)
+        assert_same(*trained)
 
 
-@pytest.mark.parametrize("maker", [plain_trainer, sft, grpo])
-def test_thirty_steps(tmp_path: Path, maker: Callable[[Options], tuple[type, Options]]) -> None:
-    save_models(tmp_path)
-    run_torch_ranks(2, train_long, tmp_path, maker, seconds=LIMIT)
+def test_thirty_steps(models: Path) -> None:
+    run_torch_ranks(2, train_long, models, seconds=LIMIT)
 
 
-def train_in_bf16(rank: int, size: int, folder: Path) -> None:
-    """FSDP2 over gloo adds gradients in bf16, and ODC in f32."""
-    be_launched(rank, size)
-    trained = []
-    for over in (None, mixin()):
-        with new_process("plugin"), no_warnings():
-            options = {"output_dir": str(folder / "out"), "bf16": True, **PLUGIN}
-            trainer = made(plain_trainer, over, load(folder / "qwen2"), options)
-            trainer.train()
-            trained.append([line["loss"] for line in trainer.state.log_history if "loss" in line])
-            assert trainer.accelerator.mixed_precision == "bf16"
-    assert trained[1] == pytest.approx(trained[0], rel=1e-2)
-
-
-def test_mixed_precision(tmp_path: Path) -> None:
-    save_models(tmp_path)
-    run_torch_ranks(2, train_in_bf16, tmp_path, seconds=LIMIT)
-
-
-def train_in_step(rank: int, size: int, folder: Path) -> None:
-    """Losses that are collective, with the mixin but for its compute_loss."""
+def what_the_page_says(rank: int, size: int, folder: Path) -> None:
+    """Losses that are collective, with the mixin but for its compute_loss; a Trainer that gathers the tokens seen."""
     bare = mixin()
     del bare.compute_loss
     told = compare_trainers(rank, size, folder, "plugin", dict.fromkeys((kto, grpo_of_top_entropies), "qwen2"), bare)
-    assert [line.split()[2] for line in told] == (["collectives,"] * 2 if rank == 0 else [])
+    with new_process("plugin"), warnings_logged() as warnings:
+        options = {"output_dir": str(folder / "out"), "max_steps": 1, "include_num_input_tokens_seen": "all", **PLUGIN}
+        made(plain_trainer, mixin(), load(folder / "qwen2"), options).train()
+    told += warnings
+    assert [line.split()[2] for line in told] == (["collectives,"] * 3 if rank == 0 else [])
+    call_back(folder)
+    resume_at_the_end(folder)
 
 
-def test_collective_losses(tmp_path: Path) -> None:
-    save_models(tmp_path)
-    run_torch_ranks(2, train_in_step, tmp_path, seconds=LIMIT)
+def call_back(folder: Path) -> None:
+    """Why a callback cannot sync."""
+    called: list[str] = []
+
+    class Callback(transformers.TrainerCallback):  # type: ignore[misc]
+        def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
+            called.append("callback")
+
+    with new_process("plugin"):
+        options = {"output_dir": str(folder / "out"), "max_steps": 1, **PLUGIN}
+        trainer = made(plain_trainer, None, load(folder / "qwen2"), options, callbacks=[Callback()])
+        clip = trainer.accelerator.clip_grad_norm_
+        with mock.patch.object(
+            trainer.accelerator, "clip_grad_norm_", side_effect=lambda *args: (called.append("clip"), clip(*args))[1]
+        ):
+            trainer.train()
+    assert called == ["clip", "callback"]
 
 
-# ---- checkpoints ----
+def resume_at_the_end(folder: Path) -> None:
+    """Nothing is left to train, so nothing is attached."""
+    for resume_from in (None, str(folder / "done" / "checkpoint-1")):
+        with new_process("plugin"):
+            options = {"output_dir": str(folder / "done"), "max_steps": 1, "save_strategy": "steps", "save_steps": 1}
+            options |= {"per_device_train_batch_size": 8, **PLUGIN}  # one step an epoch
+            trainer = made(plain_trainer, mixin(), load(folder / "qwen2"), options)
+            trainer.train(resume_from_checkpoint=resume_from)
+            assert (trainer.job is None) == (resume_from is not None)
 
 
-def resume(rank: int, size: int, folder: Path) -> None:
-    """Four steps at once, and two in another process after two; evaluated and saved on the way."""
-    be_launched(rank, size)
-
-    def trained(output: Path, over: Any, resume_from: Path | None = None, **options: Any) -> Any:
-        options |= {"output_dir": str(output), "max_steps": 4, "save_strategy": "steps", "save_steps": 2, **PLUGIN}
-        options |= {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True}
-        with new_process("plugin"), no_warnings():
-            trainer = made(plain_trainer, over, load(folder / "qwen2"), options)
-            trainer.train(resume_from_checkpoint=resume_from and str(resume_from))
-            return trainer
-
-    plain = trained(folder / "plain", None)
-    over_odc = trained(folder / "odc", mixin())
-    assert_same(over_odc, plain)
-    evaluations = [
-        [line["eval_loss"] for line in one.state.log_history if "eval_loss" in line] for one in (over_odc, plain)
-    ]
-    assert evaluations[0] == evaluations[1]
-    assert_same(trained(folder / "resumed", mixin(), folder / "odc" / "checkpoint-2"), plain)
-    done = trained(folder / "done", mixin(), folder / "odc" / "checkpoint-4")  # nothing is left to train
-    assert done.job is None
-
-
-def test_checkpoints(tmp_path: Path) -> None:
-    save_models(tmp_path)
-    run_torch_ranks(2, resume, tmp_path, seconds=LIMIT)
+def test_what_the_page_says(models: Path) -> None:
+    run_torch_ranks(2, what_the_page_says, models, seconds=LIMIT)
 
 
 # ---- uneven counts ----
 
 
-def split_by_rank(inputs: Options) -> list[Options]:
-    """All rows at once on rank 0, one at a time on rank 1."""
-    rows = len(inputs["input_ids"])
-    assert rows == 3
-    at_once = rows if dist.get_rank() == 0 else 1
-    return [{name: one[row : row + at_once] for name, one in inputs.items()} for row in range(0, rows, at_once)]
+def scripted(prompts: list[str], trainer: Any) -> Options:
+    """Answers that are the same in whatever way their groups are divided over ranks."""
+    asked = [[int(word[1:]) for word in prompt.split()] for prompt in prompts]
+    answers = []
+    for index, prompt in enumerate(asked):
+        generator = torch.Generator().manual_seed(4 * sum(prompt) + index % 4)
+        length = int(torch.randint(2, 9, (), generator=generator))
+        answers.append(torch.randint(3, WORDS, (length,), generator=generator).tolist())
+    return {"prompt_ids": asked, "completion_ids": answers, "logprobs": None}
 
 
-def train_unevenly(rank: int, size: int, folder: Path) -> None:
-    """As plain FSDP2 with the same batches. An exception on one rank ends the other's wait."""
+def no_signal_in_a_third(prompts: list[str], completions: list[str], **_: Any) -> list[float]:
+    without = [int(prompt.split()[0][1:]) % 3 == 0 for prompt in prompts]
+    return [0.0 if none else reward for none, reward in zip(without, different_words(completions), strict=True)]
+
+
+def grpo_of_scripted_answers(options: Options) -> tuple[type, Options]:
+    kind, made = grpo({"beta": 0.0, **options})
+    return kind, made | {"rollout_func": scripted, "reward_funcs": no_signal_in_a_third}
+
+
+class Split:
+    """All rows at once on rank 0, one at a time on rank 1; without answers that have no signal."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def __call__(self, inputs: Options) -> list[Options]:
+        rows = torch.arange(len(next(iter(inputs.values()))))
+        if "advantages" in inputs:
+            rows = inputs["advantages"].nonzero().flatten()
+        parts = [part for part in rows.split(len(rows) or 1 if dist.get_rank() == 0 else 1) if len(part)]
+        self.counts.append(len(parts))
+        return [{name: one[part] if one.dim() else one for name, one in inputs.items()} for part in parts]
+
+
+UNEVEN = {plain_trainer: 3, sft: 3, grpo_of_scripted_answers: 4}  # rows of a rank
+
+
+def train_on(folder: Path, maker: Any, over: Any, rows: int, **options: Any) -> tuple[list[float], dict[str, Any]]:
+    options |= {"output_dir": str(folder / "out"), "optim": "sgd", "max_steps": 10, "dataloader_drop_last": True}
+    options |= {"per_device_train_batch_size": rows, "gradient_accumulation_steps": 1}
+    trainer = made(maker, over, load(folder / "qwen2"), options)
+    trainer.train()
+    numbers = [(line["loss"], line["grad_norm"]) for line in trainer.state.log_history if "loss" in line]
+    return [one for pair in numbers for one in pair], full_parameters(trainer.model)
+
+
+def train_alone(rank: int, size: int, folder: Path, results: Path) -> None:
+    with new_process("alone"):
+        torch.save([train_on(folder, maker, None, 2 * rows) for maker, rows in UNEVEN.items()], results)
+
+
+def train_unevenly(rank: int, size: int, folder: Path, results: Path) -> None:
+    """As one process. An exception on one rank ends the other's wait."""
     be_launched(rank, size)
-    for maker in (plain_trainer, sft):
-        trained = []
-        for over in (None, mixin(split_by_rank)):
-            with new_process("plugin"), no_warnings():
-                options = {"output_dir": str(folder / "out"), "per_device_train_batch_size": 3, **PLUGIN}
-                options |= {"gradient_accumulation_steps": 1, "optim": "sgd"}
-                trainer = made(maker, over, load(folder / "qwen2"), options)
-                trainer.train()
-                trained.append(full_parameters(trainer.model))
-        for name, parameter in trained[1].items():
-            torch.testing.assert_close(parameter, trained[0][name], rtol=1e-5, atol=1e-6, msg=name)
+    for (maker, rows), (numbers, parameters) in zip(UNEVEN.items(), torch.load(results), strict=True):
+        print(maker.__name__)  # shown where the next lines fail
+        split = Split()
+        with new_process("plugin"), no_warnings():
+            found, trained = train_on(folder, maker, mixin(split), rows, **PLUGIN)
+        counts: list[Any] = [None] * size
+        dist.all_gather_object(counts, split.counts)
+        print(counts)
+        assert len(counts[0]) == 10 and sum(a != b for a, b in zip(*counts, strict=True)) > 5
+        assert maker is not grpo_of_scripted_answers or 0 in counts[0] + counts[1]
+        assert found == pytest.approx(numbers, rel=1e-5, abs=1e-6)
+        for name, parameter in trained.items():
+            torch.testing.assert_close(parameter, parameters[name], rtol=1e-5, atol=1e-6, msg=name)
+
+    for maker in (dpo, lambda options: grpo({"loss_type": "grpo", **options})):
+        with new_process("plugin"), pytest.raises(AssertionError, match="a mean over rows cannot be cut"):
+            train_on(folder, maker, mixin(Split()), 4, **PLUGIN)
 
     def bad_loss(self: Any, *args: Any, **kwargs: Any) -> Any:
         raise ValueError("bad sample 17")
@@ -304,26 +342,9 @@ def train_unevenly(rank: int, size: int, folder: Path) -> None:
             trainer.train()
 
 
-def test_uneven_counts(tmp_path: Path) -> None:
-    save_models(tmp_path)
-    run_torch_ranks(2, train_unevenly, tmp_path, seconds=LIMIT)
-
-
-def gather_in_microbatches(rank: int, size: int, folder: Path) -> None:
-    """TRL its metrics, without the mixin's compute_loss; Trainer the tokens seen, if it is to log them."""
-    be_launched(rank, size)
-    bare = mixin()
-    del bare.compute_loss
-    for maker, over, more in ((sft, bare, {}), (plain_trainer, mixin(), {"include_num_input_tokens_seen": "all"})):
-        with new_process("plugin"), warnings_logged() as warnings:
-            options = {"output_dir": str(folder / "out"), "max_steps": 1, **PLUGIN, **more}
-            made(maker, over, load(folder / "qwen2"), options).train()
-        assert rank != 0 or any("ran between the first forward" in line for line in warnings)
-
-
-def test_collectives_of_microbatches_are_told(tmp_path: Path) -> None:
-    save_models(tmp_path)
-    run_torch_ranks(2, gather_in_microbatches, tmp_path, seconds=LIMIT)
+def test_uneven_counts(tmp_path: Path, models: Path) -> None:
+    run_torch_ranks(1, train_alone, models, tmp_path / "alone", seconds=LIMIT)
+    run_torch_ranks(2, train_unevenly, models, tmp_path / "alone", seconds=LIMIT)
 
 
 # ---- PEFT ----
@@ -357,16 +378,15 @@ def train_adapters(rank: int, size: int, folder: Path) -> None:
             trainer.train()
 
 
-def test_adapters(tmp_path: Path) -> None:
-    save_models(tmp_path)
-    run_torch_ranks(2, train_adapters, tmp_path, seconds=LIMIT)
+def test_adapters(models: Path) -> None:
+    run_torch_ranks(2, train_adapters, models, seconds=LIMIT)
 
 
 # ---- models that are sharded as they are loaded ----
 
 
 def use_loaded_models(rank: int, size: int, folder: Path) -> None:
-    makers = (sft, dpo, kto_without_kl, reward, grpo, rloo)
+    makers = (sft, dpo, reward, grpo)
     assert not compare_trainers(rank, size, folder, "loaded", {plain_trainer: "llama"} | dict.fromkeys(makers, "qwen2"))
     with new_process("loaded"), pytest.raises(ValueError, match="Resuming is not supported for models sharded at load"):
         options = {"output_dir": str(folder / "out"), "save_strategy": "steps"}
@@ -381,33 +401,5 @@ def use_loaded_models(rank: int, size: int, folder: Path) -> None:
         torch.testing.assert_close(parameter, expected[name], rtol=0, atol=0, msg=name)
 
 
-def test_models_sharded_as_they_are_loaded(tmp_path: Path) -> None:
-    save_models(tmp_path)
-    run_torch_ranks(2, use_loaded_models, tmp_path, seconds=LIMIT)
-
-
-# ---- why a callback cannot sync ----
-
-
-def call_back(rank: int, size: int, folder: Path) -> None:
-    be_launched(rank, size)
-    called: list[str] = []
-
-    class Callback(transformers.TrainerCallback):  # type: ignore[misc]
-        def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
-            called.append("callback")
-
-    with new_process("plugin"):
-        options = {"output_dir": str(folder / "out"), "max_steps": 1, **PLUGIN}
-        trainer = made(plain_trainer, None, load(folder / "qwen2"), options, callbacks=[Callback()])
-        clip = trainer.accelerator.clip_grad_norm_
-        with mock.patch.object(
-            trainer.accelerator, "clip_grad_norm_", side_effect=lambda *args: (called.append("clip"), clip(*args))[1]
-        ):
-            trainer.train()
-    assert called == ["clip", "callback"]
-
-
-def test_callbacks_come_after_clipping(tmp_path: Path) -> None:
-    save_models(tmp_path)
-    run_torch_ranks(2, call_back, tmp_path, seconds=LIMIT)
+def test_models_sharded_as_they_are_loaded(models: Path) -> None:
+    run_torch_ranks(2, use_loaded_models, models, seconds=LIMIT)
