@@ -67,28 +67,28 @@ TRAINED: dict[str, list[str]] = {
     "Accelerate 1.15's loop with its FSDP2 plugin, and around `fully_shard`; tied weights; bf16, fp16, float8": [
         "test_fsdp2_accelerate.py"
     ],
-    "a script under `accelerate launch`: several epochs, uneven last batches, evaluation, resumption": [
-        "test_fsdp2_launched.py"
-    ],
+    "scripts under `accelerate launch`, with Accelerate's loop and with a `Trainer` in bf16: several epochs, uneven "
+    "last batches, evaluation, resumption": ["test_fsdp2_launched.py"],
     "transformers' `Trainer`, TRL 1.16's SFT, DPO, KTO, reward, GRPO and RLOO, PEFT 0.21's LoRA, with Accelerate's "
     "plugin; tied weights": [
         f"test_fsdp2_trainers.py::{name}"
         for name in (
             "test_trainers_with_the_plugin",
-            "test_collective_losses",
-            "test_checkpoints",
-            "test_uneven_counts",
-            "test_callbacks_come_after_clipping",
+            "test_what_the_page_says",
             "test_adapters",
             "test_thirty_steps",
-            "test_mixed_precision",
         )
     ],
-    "`Trainer` and TRL's trainers on models from transformers' `DistributedConfig`; tied weights": [
+    "microbatch counts that differ: `Trainer`, SFT and GRPO (there none, too), verl's actor update; equal to one "
+    "process": [
+        "test_fsdp2_trainers.py::test_uneven_counts",
+        "test_fsdp2_verl.py::test_the_actor_update",
+    ],
+    "`Trainer` and TRL's SFT, DPO, reward and GRPO on models from transformers' `DistributedConfig`; tied weights": [
         "test_fsdp2_trainers.py::test_models_sharded_as_they_are_loaded"
     ],
-    "torchtitan 0.3's `Trainer` with a small Llama, changed as MIGRATING.md says, and its chunked loss; equal to plain "
-    "FSDP2 but for rounding": ["test_fsdp2_torchtitan.py::test_the_trainer"],
+    "torchtitan 0.3's `Trainer` with a small Llama, changed as MIGRATING.md says, its chunked loss and its LoRA; equal "
+    "to plain FSDP2 but for rounding": ["test_fsdp2_torchtitan.py::test_the_trainer"],
     "verl 0.9's FSDP engine, changed as MIGRATING.md says: an actor's update with dynamic batches, also of LoRA": [
         "test_fsdp2_verl.py::test_the_actor_update"
     ],

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -78,6 +79,7 @@ from verl.workers.engine.fsdp import transformer_impl  # noqa: E402
 from verl.workers.utils.losses import ppo_loss  # noqa: E402
 
 STEPS, MOST_TOKENS = 30, 40
+ALIKE, FEW = range(STEPS), range(STEPS, STEPS + 3)  # steps with as many samples on both ranks, and with one on one
 LIMIT = 300.0  # seconds; a loaded machine imports slowly
 
 
@@ -127,13 +129,13 @@ def engine_of(module: ModuleType, folder: Path, lora_rank: int = 0, **options: A
     return engine
 
 
-def answers(rank: int, step: int) -> Any:
-    """Three on each rank, of which one rank's are long, so with as many tokens a microbatch it has more of these."""
+def answers(rank: int, step: int) -> dict[str, list[Any]]:
+    """Three on each rank, of which one rank's are long, so with as many tokens a microbatch it has more of these. After
+    STEPS, five long ones on a rank and one on the other."""
     generator = torch.Generator().manual_seed(10 * step + rank)
     long = (rank + step) % 2 == 0
-    lengths = (
-        torch.randint(10, 24, (3,), generator=generator) if long else torch.randint(2, 5, (3,), generator=generator)
-    )
+    count = 3 if step < STEPS else 5 if long else 1
+    lengths = torch.randint(*((10, 24) if long else (2, 5)), (count,), generator=generator)
 
     def draw(low: int, high: int) -> list[Any]:
         return [torch.randint(low, high, (int(length),), generator=generator) for length in lengths]
@@ -141,7 +143,7 @@ def answers(rank: int, step: int) -> Any:
     prompts = [torch.randint(3, WORDS, (4,), generator=generator) for _ in lengths]
     responses = draw(3, WORDS)
     ids = [torch.cat(pair) for pair in zip(prompts, responses, strict=True)]
-    fields = {
+    return {
         "input_ids": ids,
         "position_ids": [torch.arange(len(one)) for one in ids],
         "loss_mask": [(torch.arange(len(one)) >= 4).long() for one in ids],
@@ -151,14 +153,29 @@ def answers(rank: int, step: int) -> Any:
         "old_log_probs": [-4.0 - torch.rand(len(one), generator=generator) for one in responses],
         "advantages": [torch.randn((), generator=generator).expand(len(one)).clone() for one in responses],
     }
-    nested = {name: torch.nested.as_nested_tensor(parts, layout=torch.jagged) for name, parts in fields.items()}
+
+
+def batch(step: int) -> Any:
+    """This rank's; one process has those of both."""
+    ranks = [dist.get_rank()] if dist.get_world_size() == 2 else [0, 1]
+    drawn = [answers(rank, step) for rank in ranks]
+    nested = {
+        name: torch.nested.as_nested_tensor([one for fields in drawn for one in fields[name]], layout=torch.jagged)
+        for name in drawn[0]
+    }
     about = {"use_remove_padding": False, "use_dynamic_bsz": True, "max_token_len_per_gpu": MOST_TOKENS}
     about |= {"temperature": 1.0, "global_batch_size": 6}
     return tensordict_utils.get_tensordict(nested, about)
 
 
-def train(rank: int, size: int, engine: Any) -> tuple[list[float], list[float], dict[str, Any]]:
-    """Losses, norms, and parameters with the log-probabilities before."""
+@dataclass
+class Trained:
+    losses: list[float]
+    norms: list[float]
+    parameters: dict[str, Any]
+
+
+def train(engine: Any, steps: range) -> Trained:
     actor = ActorConfig(
         strategy="fsdp2",
         use_dynamic_bsz=True,
@@ -167,20 +184,32 @@ def train(rank: int, size: int, engine: Any) -> tuple[list[float], list[float], 
         use_torch_compile=False,
     )
     losses, norms = [], []
-    with engine.eval_mode():
-        before = engine.infer_batch(answers(rank, 0))["model_output"]["log_probs"].values()
     with engine.train_mode():
-        for step in range(STEPS):
-            outputs = engine.train_batch(answers(rank, step), partial(ppo_loss, actor))
-            total = torch.tensor(sum(outputs["loss"]) / size)
+        for step in steps:
+            outputs = engine.train_batch(batch(step), partial(ppo_loss, actor))
+            total = torch.tensor(sum(outputs["loss"]) / dist.get_world_size())
             dist.all_reduce(total)
             losses.append(float(total))
             norms.append(outputs["metrics"]["grad_norm"])
-    parameters = {name: one.detach().full_tensor() for name, one in engine.module.named_parameters()}
-    return losses, norms, parameters | {"log-probabilities": before}
+    parameters = {name: one.detach().full_tensor().clone() for name, one in engine.module.named_parameters()}
+    return Trained(losses, norms, parameters)
 
 
-def load(engine: Any, rank: int) -> None:
+def log_probabilities(engine: Any) -> Any:
+    with engine.eval_mode():
+        return engine.infer_batch(batch(0))["model_output"]["log_probs"].values()
+
+
+def assert_near(one: Trained, other: Trained, apart: float) -> None:
+    largest = max(map(abs, other.losses))  # losses of this kind pass through zero
+    assert one.losses == pytest.approx(other.losses, rel=apart, abs=apart * largest)
+    assert one.norms == pytest.approx(other.norms, rel=1e-4)
+    for name, expected in other.parameters.items():
+        error = (one.parameters[name] - expected).abs().max() / expected.abs().max().clamp(min=1e-3)
+        assert error <= 1e-4, name
+
+
+def load(engine: Any) -> None:
     """A checkpoint is published: otherwise the next forward would raise."""
 
     def halve(**_: Any) -> None:
@@ -190,43 +219,65 @@ def load(engine: Any, rank: int) -> None:
 
     engine.checkpoint_manager.load_checkpoint.side_effect = halve
     engine.load_checkpoint("checkpoint")
-    with engine.eval_mode():
-        engine.infer_batch(answers(rank, 0))
+    log_probabilities(engine)
 
 
-def compare(rank: int, size: int, folder: Path, lora_rank: int) -> None:
+def be_launched(rank: int, size: int) -> None:
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
-    plain = train(rank, size, engine_of(transformer_impl, folder / "qwen2", lora_rank))
+
+
+def train_alone(rank: int, size: int, folder: Path, lora_rank: int, results: Path) -> None:
+    be_launched(rank, size)
+    engine = engine_of(transformer_impl, folder, lora_rank)
+    torch.save([train(engine, steps) for steps in (ALIKE, FEW)], results)
+
+
+def compare(rank: int, size: int, folder: Path, lora_rank: int, results: Path) -> None:
+    be_launched(rank, size)
+    engine = engine_of(transformer_impl, folder, lora_rank)
+    before = log_probabilities(engine)
+    plain = train(engine, ALIKE)
+    with pytest.raises(ValueError, match="using the same micro-batch count across DP ranks"):
+        train(engine, FEW)
+    with pytest.raises(AssertionError, match="expecting td with length divisible by chunks, but got 3 and 2"):
+        tensordict_utils.chunk_tensordict(batch(0), 2)
+
     with changed_engine(block("verl", "diff")) as module, warnings_logged() as warnings:
-        engine = engine_of(module, folder / "qwen2", lora_rank)
+        engine = engine_of(module, folder, lora_rank)
         counts: list[list[int]] = []
         sync = engine.job.sync_gradients
         engine.job.sync_gradients = lambda **options: counts.append(sync(**options).microbatches)
-        over_odc = train(rank, size, engine)
-        load(engine, rank)
+        torch.testing.assert_close(log_probabilities(engine), before, rtol=0, atol=1e-5)
+        over_odc = [train(engine, steps) for steps in (ALIKE, FEW)]
+        load(engine)
         engine.job.close()
     assert not warnings  # of collectives in a minibatch, for one
-    assert all(a != b for a, b in counts) and len(counts) == STEPS
-    largest = max(map(abs, plain[0]))  # losses of this kind pass through zero
-    assert over_odc[0] == pytest.approx(plain[0], rel=1e-6, abs=1e-6 * largest)
-    assert over_odc[1] == pytest.approx(plain[1], rel=1e-4)
-    for name, expected in plain[2].items():
-        error = (over_odc[2][name] - expected).abs().max() / expected.abs().max().clamp(min=1e-3)
-        assert error <= 1e-4, name
+    assert all(a != b for a, b in counts) and len(counts) == len(ALIKE) + len(FEW)
+    assert_near(over_odc[0], plain, 1e-6)
+    for trained, alone in zip(over_odc, torch.load(results, weights_only=False), strict=True):
+        assert_near(trained, alone, 2e-5)  # whose microbatches are others, and so is their rounding
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    save_models(folder)
+    return folder / "qwen2"
 
 
 @pytest.mark.parametrize("lora_rank", [0, 4])
-def test_the_actor_update(tmp_path: Path, lora_rank: int) -> None:
-    save_models(tmp_path)
-    run_torch_ranks(2, compare, tmp_path, lora_rank, seconds=LIMIT)
+def test_the_actor_update(tmp_path: Path, model: Path, lora_rank: int) -> None:
+    """As verl over plain FSDP2, which raises all ranks to the largest count, and refuses where one has fewer samples
+    than that; there and elsewhere as one process."""
+    run_torch_ranks(1, train_alone, model, lora_rank, tmp_path / "alone", seconds=LIMIT)
+    run_torch_ranks(2, compare, model, lora_rank, tmp_path / "alone", seconds=LIMIT)
 
 
 def refuse(rank: int, size: int, folder: Path) -> None:
     with changed_engine(block("verl", "diff")) as module:
         with pytest.raises(libodc.UnsupportedError, match="HSDP"):
-            engine_of(module, folder / "qwen2", fsdp_size=2)
+            engine_of(module, folder, fsdp_size=2)
 
 
-def test_replicas_are_refused(tmp_path: Path) -> None:
-    save_models(tmp_path)
-    run_torch_ranks(4, refuse, tmp_path, seconds=LIMIT)
+def test_replicas_are_refused(model: Path) -> None:
+    run_torch_ranks(4, refuse, model, seconds=LIMIT)
