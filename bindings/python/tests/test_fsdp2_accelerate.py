@@ -80,7 +80,6 @@ def sharded_by_hand(model: Any) -> Any:
 @dataclass(frozen=True)
 class Case:
     accelerator: Callable[[], Any] = printed_accelerator
-    kind: str = "qwen2"
     shard: Callable[[Any], Any] = lambda model: model  # before prepare()
     apart: float = 0.0  # the allowed difference of results
 
@@ -115,7 +114,7 @@ def float8_accelerator() -> Any:
     return made
 
 
-def float8_cases() -> list[Case]:
+def float8_case() -> list[Case]:
     return [Case(float8_accelerator, apart=1e-3)]
 
 
@@ -130,7 +129,6 @@ def cases() -> list[Case]:
     each = accelerate.utils.GradientAccumulationPlugin(num_steps=2, sync_each_batch=True)
     return [
         Case(),
-        Case(kind="llama"),
         Case(shard=with_adapters),
         Case(lambda: accelerator_with("no_wrap", gradient_accumulation_steps=2), shard=sharded_by_hand),
         Case(lambda: accelerator_with(gradient_accumulation_plugin=each), apart=1e-5),  # added in another order
@@ -150,7 +148,7 @@ def compare_loops(rank: int, size: int, folder: Path, cases: Callable[[], list[C
         trained = []
         for code in (before(diff), after(diff)):
             with new_process("plugin"), no_warnings():
-                model = case.shard(load(folder / case.kind))
+                model = case.shard(load(folder / "qwen2"))
                 logged = run_page(model, case.accelerator(), code)
                 trained.append((full_parameters(model), logged))
         (plain, of_microbatches), (over_odc, of_minibatches) = trained
@@ -161,9 +159,9 @@ def compare_loops(rank: int, size: int, folder: Path, cases: Callable[[], list[C
         assert of_minibatches == pytest.approx(means, rel=max(case.apart, 1e-6))
 
 
-def scale_by_collectives(rank: int, size: int, folder: Path) -> None:
-    """float8 without the scales that the page computes before attach."""
-    be_launched(rank, size)
+def train_in_float8(rank: int, size: int, folder: Path) -> None:
+    """With the scales that the page computes before attach, and without them."""
+    compare_loops(rank, size, folder, float8_case)
     with new_process("plugin"), warnings_logged() as warnings:
         accelerator = float8_accelerator()
         del accelerator.prepare
@@ -195,8 +193,7 @@ def test_the_page(tmp_path: Path) -> None:
 def test_float8(tmp_path: Path) -> None:
     pytest.importorskip("torchao", reason="torchao is not installed")
     save_models(tmp_path)
-    run_torch_ranks(2, compare_loops, tmp_path, float8_cases, seconds=LIMIT)
-    run_torch_ranks(2, scale_by_collectives, tmp_path, seconds=LIMIT)
+    run_torch_ranks(2, train_in_float8, tmp_path, seconds=LIMIT)
 
 
 class Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]
