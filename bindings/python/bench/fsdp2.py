@@ -76,18 +76,15 @@ def copies(rank: int, dtype: torch.dtype) -> None:
         mine = torch.cat([parameter.to_local().reshape(-1) for parameter in model.parameters()])
     published, copied = torch.empty_like(mine, dtype=dtype), torch.empty_like(mine)
     name = str(dtype).removeprefix("torch.")
-    groups = job._groups
+    took_part = [True] * len(list(model.parameters()))
 
     @torch.no_grad()
     def publish() -> None:
-        for group in groups:
-            group.refresh()
-            group.copy_parameters()
+        job._shards.publish()
 
     @torch.no_grad()
     def fill() -> None:
-        for group in groups:
-            group.fill_gradients([True] * len(group.trainable), 2.0, set())
+        job._gradients.fill(took_part, 2.0)
 
     report(rank, f"publish {mine.numel() / 1e6:.0f} M parameters as {name}", publish, lambda: published.copy_(mine))
     report(rank, f"fill .grad of {mine.numel() / 1e6:.0f} M parameters", fill, lambda: copied.copy_(mine))

@@ -6,7 +6,8 @@
 - a gather and an addition hook of a group of which each rank has 1,024 elements, repeated, so with warm caches; without
   the buffers, which FSDP2's own hooks allocate, too;
 - in their places: microbatches of 100 such groups, in turns with hooks that do nothing, divided by their 300 hooks;
-- 400 groups with 1,600 parameters: sync_gradients(), and what the publish adds to the optimizer's step.
+- 400 groups with 1,600 parameters: sync_gradients(), and what the publish adds to the optimizer's step, by default and
+  where parameters live in slices and gradients are views of the sums.
 """
 
 from __future__ import annotations
@@ -103,12 +104,12 @@ def hooks() -> tuple[float, float, float]:
     return gather, add, (min(over_odc) - min(without)) * 1e3 / (3 * GROUPS)
 
 
-def sync_and_step() -> tuple[float, float, float]:
-    """Milliseconds of a sync, of a step with its publish, and of a step alone."""
+def sync_and_step(**options: Any) -> tuple[float, float, float]:
+    """Milliseconds of a sync, of a step with its publish, and of a step alone. `options`: of attach."""
     model = sharded(4 * GROUPS, bias=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     syncs, steps = [], []
-    with fsdp2.attach(model, optimizer) as job:
+    with fsdp2.attach(model, optimizer, **options) as job:
         for _ in range(ROUNDS):
             microbatch(model)
             dist.barrier()  # so that the sync does not wait
@@ -123,17 +124,19 @@ def sync_and_step() -> tuple[float, float, float]:
 
 def main() -> None:
     with process_group() as (rank, _):
-        gather, add, in_place = hooks()
-        sync, step, alone = sync_and_step()
+        gather, add, in_turns = hooks()
+        by_default = sync_and_step()
+        in_place = sync_and_step(parameters="slice", gradients="view")
         if rank == 0:
             print(
                 f"hooks of 1,024 elements: gather {gather:.1f} us, addition {add:.1f} us; "
-                f"in their places {in_place:.1f} us"
+                f"in their places {in_turns:.1f} us"
             )
-            print(
-                f"{4 * GROUPS} groups with {16 * GROUPS} parameters: sync {sync:.1f} ms; "
-                f"step with publish {step:.1f} ms, without {alone:.1f} ms"
-            )
+            for name, (sync, step, alone) in (("copies", by_default), ("slices and views", in_place)):
+                print(
+                    f"{4 * GROUPS} groups with {16 * GROUPS} parameters, {name}: sync {sync:.1f} ms; publish "
+                    f"{step - alone:.1f} ms: step with it {step:.1f} ms, without {alone:.1f} ms"
+                )
 
 
 main()

@@ -37,7 +37,7 @@ from torch import nn
 from torch_ranks import dist, run_torch_ranks, torch
 
 from libodc import ArgumentError, PhaseError
-from libodc.torch.fsdp2 import Job, attach
+from libodc.torch.fsdp2 import Job, attach, homes
 
 Tensor = torch.Tensor
 
@@ -181,12 +181,20 @@ EDITS: list[Callable[[Any], Any]] = [
 ]
 
 
-def edits(rank: int, size: int) -> None:
-    """Also those that torch does not count are found at the first forward, by each rank that made them."""
+def swap(parameter: Any) -> None:
+    """Leaves sums as they are."""
+    first = parameter.data.to_local().view(-1)[:2]
+    first.copy_(first.flip(0))
+
+
+def edits(rank: int, size: int, small: int) -> None:
+    """Also those that torch does not count are found at the first forward, by each rank that made them. `small`: bytes
+    of slices that are compared bit by bit."""
+    homes._SMALL = small
     model = Case().sharded(mesh_of(size))
     optimizer = adamw(model)
     with attach(model, optimizer, timeout=LIMIT, parameters="slice") as job:
-        for edit in EDITS:
+        for edit in [*EDITS, swap] if small else EDITS:
             with torch.no_grad():
                 edit(model.first.weight)
             with pytest.raises(PhaseError, match=r'"first\.weight".* has changed since it was published'):
@@ -195,8 +203,9 @@ def edits(rank: int, size: int) -> None:
             train(job, model, optimizer)
 
 
-def test_edits_are_found() -> None:
-    run_torch_ranks(2, edits)
+@pytest.mark.parametrize("small", [0, homes._SMALL])
+def test_edits_are_found(small: int) -> None:
+    run_torch_ranks(2, edits, small)
 
 
 def editing(rank: int, size: int) -> None:

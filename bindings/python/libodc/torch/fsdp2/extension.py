@@ -18,7 +18,8 @@ class ExtensionGroup(Group):
     def all_gather(self, job: JobHooks) -> AllGather:
         return ExtensionGather(self, job)
 
-    def copy_parameters(self) -> None:
+    def add_copies(self, parts: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+        """Copies at once: only FSDP2 can."""
         if self.layout.process_group is None:
             return
         self.publishing = True

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
-from typing import Any, Literal
+from collections.abc import Container
+from typing import Literal
 
 import torch
 from torch import nn
@@ -19,40 +19,32 @@ Gradients = Literal["view", "copy"]
 
 
 class GradientViews:
-    """Of one group. By index of trainable parameters: those whose .grad has the type and place of the sums, and which
-    are in no other group."""
+    """Of one group's trainable parameters: of those whose .grad has the type and place of the sums, and which are in no
+    other group."""
 
-    def __init__(self) -> None:
-        self._sums: dict[int, torch.Tensor] = {}
-        self._grads: dict[int, torch.Tensor] = {}
-        self._empty: list[nn.Parameter] = []
-        self._trainable: list[Entry] = []
-
-    def build(self, view: View, sums: torch.Tensor, trainable: list[Entry], tied: Container[int]) -> None:
-        """`sums`: `view` as a tensor."""
+    def __init__(self, trainable: list[Entry]) -> None:
         self._trainable = trainable
+        self.gradients: list[torch.Tensor | None] = [None] * len(trainable)
+        """The .grad to be, the same objects in each minibatch; None: not a view."""
+        self.sums: list[torch.Tensor] = []
+        """What becomes these gradients when it is divided."""
+        self._empty: list[nn.Parameter] = []
+
+    def build(self, view: View, sums: torch.Tensor, tied: Container[int]) -> None:
+        """`sums`: `view` as a tensor."""
         if sums.device.type == "cpu":
             watch(self, _leave)
-        for index, entry in enumerate(trainable):
+        for index, entry in enumerate(self._trainable):
             local, size = entry.local, sums.dtype.itemsize
             if local.dtype is sums.dtype and local.device == sums.device and id(entry.parameter) not in tied:
                 part = view.part(entry.gradient_offset * size, local.numel())
-                self._sums[index] = from_dlpack(part).view(local.shape)
-
-    def of(self, index: int, parameter: nn.Parameter) -> torch.Tensor | None:
-        """The .grad to be; the same object in each minibatch."""
-        if index not in self._sums:
-            return None
-        made: Any = self._grads.get(index)
-        if made is None or made.shape != parameter.shape:
-            made = parameter.detach()
-            set_local_tensor(made, self._sums[index])
-            self._grads[index] = made
-        return made  # type: ignore[no-any-return]
+                self.gradients[index] = _gradient(entry.parameter, from_dlpack(part).view(local.shape))
+        views = [local_tensor(one) for one in self.gradients if one is not None]
+        self.sums = [sums] if len(views) == len(self.gradients) else views
 
     def reducing(self, index: int, parameter: nn.Parameter) -> None:
         """FSDP2 is about to make a .grad of zeros, if there is none."""
-        if index in self._sums and parameter.grad is None:
+        if self.gradients[index] is not None and parameter.grad is None:
             self._empty.append(parameter)
 
     def drop_zeros(self) -> None:
@@ -63,18 +55,19 @@ class GradientViews:
     def leave(self) -> None:
         """The gradients move to memory of their own."""
         with torch.no_grad():
-            self.let_go(lambda _: True)
+            self.let_go(())
 
-    def let_go(self, keeps: Callable[[nn.Parameter], bool]) -> None:
-        """Before the sums are set to zero. Those that somebody still waits to use are copied."""
-        for index, grad in self._grads.items():
-            parameter = self._trainable[index].parameter
-            if parameter.grad is grad:
-                parameter.grad = _copied(parameter, grad) if keeps(parameter) else None
+    def let_go(self, used: Container[int]) -> None:
+        """Before the sums are set to zero. `used`: ids of parameters; the others' gradients are copied, since somebody
+        still waits to use them."""
+        for entry, gradient in zip(self._trainable, self.gradients, strict=True):
+            parameter = entry.parameter
+            if gradient is not None and parameter.grad is gradient:
+                parameter.grad = None if id(parameter) in used else _gradient(parameter, local_tensor(gradient).clone())
 
     @property
     def nbytes(self) -> int:
-        return sum(one.nbytes for one in self._sums.values())
+        return sum(local_tensor(one).nbytes for one in self.gradients if one is not None)
 
 
 def _leave(groups: list[GradientViews]) -> None:
@@ -82,7 +75,7 @@ def _leave(groups: list[GradientViews]) -> None:
         one.leave()
 
 
-def _copied(parameter: nn.Parameter, grad: torch.Tensor) -> torch.Tensor:
-    made: Any = parameter.detach()
-    set_local_tensor(made, local_tensor(grad).clone())
-    return made  # type: ignore[no-any-return]
+def _gradient(parameter: nn.Parameter, local: torch.Tensor) -> torch.Tensor:
+    made = parameter.detach()
+    set_local_tensor(made, local)
+    return made

@@ -18,13 +18,12 @@ from torch.utils.dlpack import from_dlpack
 from ...errors import ArgumentError, InternalError, PhaseError
 from ...shard import Shard, ShardDescription
 from .backward import Backwards
-from .divisions import Divisions
 from .gradient_views import Gradients, GradientViews
 from .homes import TYPES, Homes, Parameters
 from .layout import Entry, Layout
 from .overlap import GatherWork, Overlap
 from .streams import Streams
-from .torch_state import AllGather, Buffers, FsdpGroup, ReduceScatter, Settings, local_tensor
+from .torch_state import AllGather, Buffers, FsdpGroup, ReduceScatter, Settings, local_tensors
 
 _SUM = dist.ReduceOp.SUM
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -79,7 +78,8 @@ class Group:
         self._first_largest = largest  # of exact sums; 0: the default
         self.trainable = trainable
         self.homes = Homes(fsdp, layout)
-        self.views = GradientViews()
+        self.views = GradientViews(trainable)
+        self.own_sums: list[torch.Tensor] = []  # of the trainable parameters
         self.before = before  # the state before attach, restored by remove()
         self.divisor = float(self.before.divide_factor or ranks)
         self.gathered = False  # in this minibatch
@@ -88,8 +88,8 @@ class Group:
         self.reducing: list[int] = []
         self.took_part: set[int] = set()  # reduced in this minibatch
         self.backwards = [0] * len(trainable)  # in this minibatch, per parameter
-        with torch.no_grad():
-            self._kinds = [_kind(entry.local) for entry in layout.entries]
+        types = sorted({f"{entry.local.dtype} on {entry.local.device}" for entry in layout.entries})
+        self.copied_as = (layout.dtype, *types)  # the types that a copy of its parameters reads and writes
         self._frozen = [entry for entry in layout.entries if not entry.trainable]
         # The last buffers that were checked, so that equal ones are not.
         self._gathers: tuple[Any, ...] | None = None
@@ -139,9 +139,9 @@ class Group:
             self._gradients = shards[-1]
             view = shards[-1].slice.gradients
             sums = from_dlpack(view)
-            self._own_sums = [_part(sums, entry.gradient_offset, entry.local.shape) for entry in self.trainable]
+            self.own_sums = [_part(sums, entry.gradient_offset, entry.local.shape) for entry in self.trainable]
             if live.gradients == "view" and self.sums is None and view is not None:
-                self.views.build(view, sums, self.trainable, live.tied)
+                self.views.build(view, sums, live.tied)
         self._running = job.backwards
         self.mine = Settings(self.all_gather(job), Add(self, job), 1.0, True)
         self.fsdp.apply(self.mine)
@@ -196,48 +196,27 @@ class Group:
 
     # ---- publishing ----
 
-    def refresh(self) -> None:
-        """Reads the sharded parameters again, since loading may have replaced them."""
-        for entry, kind in zip(self.layout.entries, self._kinds, strict=True):
-            entry.parameter = entry.slot.get()
-            if not isinstance(entry.parameter, DTensor):
-                raise PhaseError(
-                    f'parameter "{entry.name}" is unsharded: after an exception in a forward call '
-                    "model.reset_iter_state(); after unshard(), reshard()"
-                )
-            if (now := _kind(entry.local)) != kind:
-                was, is_now = (f"{dtype} {tuple(shape)} on {device}" for dtype, shape, device in (kind, now))
-                raise PhaseError(
-                    f'the shard of parameter "{entry.name}" was {was} at attach and is {is_now}: remove() the job '
-                    "before moving or converting the model, then attach again"
-                )
-
-    def copy_parameters(self) -> None:
-        """Copies the local shards that do not live there into the slice, in the dtype that is gathered."""
+    def add_copies(self, parts: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+        """Appends the parts of the slice that parameters do not live in, and what is to be copied there."""
         if self.layout.process_group is None:
             return
-        copied = [
-            (part, self._published_as(entry))
-            for part, entry in zip(self._parts, self.layout.entries, strict=True)
-            if not self.homes.hold(entry)
-        ]
-        if copied:
-            torch._foreach_copy_([part for part, _ in copied], [local for _, local in copied])
-        self.homes.note()
+        away = self.homes.away()
+        parts += [self._parts[index] for index in away]
+        values += self._published_as([self.layout.entries[index] for index in away])
 
     @functools.cached_property
     def _parts(self) -> list[torch.Tensor]:
         """The parameters in the slice."""
-        shapes = [self._published_as(entry).shape for entry in self.layout.entries]
-        return [
-            _part(self._published, entry.offset, shape)
-            for entry, shape in zip(self.layout.entries, shapes, strict=True)
-        ]
+        entries = self.layout.entries
+        both = zip(entries, self._published_as(entries), strict=True)
+        return [_part(self._published, entry.offset, value.shape) for entry, value in both]
 
-    def _published_as(self, entry: Entry) -> torch.Tensor:
-        if self.layout.dtype is torch.uint8:
-            return entry.local.reshape(-1).to(entry.unsharded.dtype).view(torch.uint8)
-        return entry.local
+    def _published_as(self, entries: list[Entry]) -> list[torch.Tensor]:
+        shards = local_tensors(entry.parameter for entry in entries)
+        if self.layout.dtype is not torch.uint8:
+            return shards
+        both = zip(entries, shards, strict=True)
+        return [shard.reshape(-1).to(entry.unsharded.dtype).view(torch.uint8) for entry, shard in both]
 
     def differs(self) -> str | None:
         """Words for a parameter whose current shard differs from the published one."""
@@ -247,7 +226,8 @@ class Group:
             if self.homes.hold(entry):
                 continue
             now = dataclasses.replace(entry, parameter=self.fsdp.sharded(entry.slot))  # loading may have replaced it
-            if not _same(self._published_as(now).to(part.device, part.dtype), part):
+            (value,) = self._published_as([now])
+            if not _same(value.to(part.device, part.dtype), part):
                 return f'parameter "{entry.name}"'
         return self.homes.edited()
 
@@ -391,39 +371,6 @@ class Group:
                 f'the communication hooks, the gradient divide factor or the forced sum of FSDP group "{self.name}" '
                 "were changed after attach: set a factor before attach, or pass sync_gradients(divisor=…)"
             )
-
-    def fill_gradients(
-        self,
-        took_part: list[bool],
-        divisor: float,
-        filled: dict[int, tuple[torch.nn.Parameter, torch.Tensor]],
-        divisions: Divisions,
-    ) -> None:
-        """Leaves it to `divisions` to write the sums, divided, into the gradient of each parameter that any rank had a
-        gradient for. `filled`: by id, those parameters and what becomes their .grad. A tied parameter is in several
-        groups, and its gradient is the sum of all, as in plain FSDP2."""
-        for index, entry in enumerate(self.trainable):
-            if not took_part[index]:
-                continue
-            parameter = entry.parameter
-            first = id(parameter) not in filled
-            gradient = parameter.grad if first else filled[id(parameter)][1]
-            if not self.adds:  # a single rank's FSDP2 has added the gradients of all groups
-                if first and gradient is not None:
-                    local_tensor(gradient).div_(divisor)
-                    filled[id(parameter)] = parameter, gradient
-                continue
-            if (view := self.views.of(index, parameter)) is not None:
-                gradient = view
-            elif gradient is None:
-                gradient = torch.empty_like(parameter)
-            filled[id(parameter)] = parameter, gradient
-            local = local_tensor(gradient)
-            if first:
-                divisions.add(self._own_sums[index], divisor, local)
-            else:
-                divisions.run()
-                local.add_(self._own_sums[index].div(divisor).to(local.device))
 
 
 class Gather(Buffers, AllGather):

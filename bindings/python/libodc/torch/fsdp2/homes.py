@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +16,7 @@ from ...memory import View
 from .forks import watch
 from .layout import Entry, Layout
 from .relocation import Move, move, move_if_alone
-from .torch_state import FsdpGroup
+from .torch_state import FsdpGroup, local_tensors
 
 TYPES = {
     torch.float32: Type.F32,
@@ -28,6 +28,7 @@ TYPES = {
 Parameters = Literal["slice", "copy"]
 
 _ROWS = 64  # sums that a fingerprint consists of
+_SMALL = 8192  # bytes that are rather kept than summed: copying takes one call
 
 
 @dataclass
@@ -36,7 +37,6 @@ class _Home:
     memory: torch.Tensor  # the parameter's part of the slice, padded, with a storage of its own
     tried: int = 0  # the address of the last memory that was not moved here
     why_not: str = ""
-    versions: tuple[int, int] = (0, 0)
 
     @property
     def holds(self) -> bool:
@@ -53,11 +53,13 @@ class Homes:
         self._layout = layout
         self._homes: dict[int, _Home] = {}  # by the entry's id
         self._fingerprint: torch.Tensor | None = None
-        self._slice: torch.Tensor | None = None
+        self._bits: torch.Tensor | None = None  # of the slice
+        self._addresses: list[int] = []  # while all live in the slice; empty: some have no home
+        self._versions: list[int] = []  # at the publish
 
     def build(self, view: View, slice: torch.Tensor, elsewhere: set[int]) -> None:
         """`elsewhere`: ids of parameters that stay where they are."""
-        self._slice = slice
+        self._bits = slice.view(torch.uint8)
         if slice.device.type == "cpu":
             watch(self, move_out)
         for entry in self._layout.entries:
@@ -73,6 +75,10 @@ class Homes:
                 length = entry.length * self._layout.dtype.itemsize // local.dtype.itemsize
                 part = view.part(begin, length, TYPES[local.dtype])
                 self._homes[id(entry)] = _Home(entry, from_dlpack(part))
+        if len(self._homes) == len(self._layout.entries):
+            by_slot = {home.entry.slot: home for home in self._homes.values()}
+            begins = [home.memory.data_ptr() if home.entry.local.numel() > 0 else 0 for home in self._homes.values()]
+            self._addresses = begins + [by_slot[slot].memory.data_ptr() for slot in self._fsdp.slots]
 
     def hold(self, entry: Entry) -> bool:
         """Whether the parameter is in its slice now."""
@@ -84,7 +90,16 @@ class Homes:
 
     def hold_all(self) -> bool:
         """Whether FSDP2 gathers nothing but the slice."""
-        return all(self.hold(entry) for entry in self._layout.entries)
+        if not self._addresses:
+            return False
+        shards = local_tensors(entry.parameter for entry in self._layout.entries)
+        return [one.data_ptr() for one in (*shards, *self._fsdp.memories())] == self._addresses
+
+    def away(self) -> Sequence[int]:
+        """The indices of entries that are not in the slice now."""
+        if not self._homes:
+            return range(len(self._layout.entries))
+        return [index for index, entry in enumerate(self._layout.entries) if not self.hold(entry)]
 
     # ---- moving ----
 
@@ -121,16 +136,20 @@ class Homes:
     def note(self) -> None:
         """The parameters are published as they are now."""
         self._fingerprint = None
-        if self._slice is not None and any(home.holds for home in self._homes.values()):
-            self._fingerprint = fingerprint(self._slice)
-        for home in self._homes.values():
-            home.versions = _versions(home.entry)
+        if self._bits is not None and any(home.holds for home in self._homes.values()):
+            self._fingerprint = fingerprint(self._bits)
+            self._versions = self._count_edits()
+
+    def _count_edits(self) -> list[int]:
+        """Torch's counters, of each parameter and then of each shard of those that have a home."""
+        parameters = [home.entry.parameter for home in self._homes.values()]
+        return [one._version for one in (*parameters, *local_tensors(parameters))]
 
     def fingerprints(self) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Of the slice now, and when it was published; None: no parameter lives in it."""
-        if self._fingerprint is None or self._slice is None:
+        if self._fingerprint is None or self._bits is None:
             return None
-        return fingerprint(self._slice), self._fingerprint
+        return fingerprint(self._bits), self._fingerprint
 
     def edited(self) -> str | None:
         """Names what differs in the slice from what was published there: by torch's counters of edits, which those
@@ -138,8 +157,9 @@ class Homes:
         both = self.fingerprints()
         if both is None or torch.equal(*both):
             return None
-        changed = [home.entry.name for home in self._homes.values() if home.versions != _versions(home.entry)]
-        if changed:
+        names = [home.entry.name for home in self._homes.values()] * 2
+        counts = zip(names, self._versions, self._count_edits(), strict=True)
+        if changed := [name for name, before, now in counts if before != now]:
             return f'parameter "{changed[0]}"'
         some = [f'"{home.entry.name}"' for home in itertools.islice(self._homes.values(), 3)]
         return f"one of the parameters {', '.join(some)}…"
@@ -162,9 +182,10 @@ def move_out(groups: Iterable[Homes]) -> None:
             move(moves)
 
 
-def fingerprint(memory: torch.Tensor) -> torch.Tensor:
+def fingerprint(bits: torch.Tensor) -> torch.Tensor:
     """Sums over all bits, and the bits that are left over. One pass, at the speed of memory."""
-    bits = memory.view(torch.uint8)
+    if bits.numel() <= _SMALL:
+        return bits.clone()
     whole = bits.numel() // (8 * _ROWS) * (8 * _ROWS)
     sums = bits[:whole].view(torch.int32).view(_ROWS, -1).sum(1, dtype=torch.int64)
     return torch.cat([sums.view(torch.uint8), bits[whole:]])
@@ -179,7 +200,3 @@ def _is_whole(memory: torch.Tensor, home: _Home) -> bool:
         and memory.data_ptr() == local.data_ptr()
         and local.is_contiguous()
     )
-
-
-def _versions(entry: Entry) -> tuple[int, int]:
-    return entry.parameter._version, entry.local._version

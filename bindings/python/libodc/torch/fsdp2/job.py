@@ -9,7 +9,6 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -18,27 +17,29 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from ..._abi import Reduction
 from ..._arguments import told
 from ...context import Context
-from ...errors import ArgumentError, JobError, MismatchError, PhaseError
+from ...errors import ArgumentError, JobError, PhaseError
 from ...exact import ExactSum
 from ...tracing.trace import Trace, trace
 from . import abort_hook
+from .advice import Advice
 from .backward import Backwards
 from .clip import total_norm
 from .collective_count import CollectiveCount
 from .crosscheck import Crosscheck
-from .divisions import Divisions
+from .exchange import Exchange, Exchanged
+from .gradients import JobGradients
 from .group import Group
-from .homes import move_in, move_out
+from .homes import move_out
+from .local_shards import LocalShards
 from .overlap import Overlap, told_of_last
 from .report import MinibatchReport
 from .steps import Steps
 from .streams import Streams
-from .summary import JobSummary, RankSummary, Summaries
-from .torch_state import local_tensor, reset_after_exception
-from .totals import VALUES, Combined, Given, Totals, given
+from .summary import JobSummary, RankSummary
+from .torch_state import reset_after_exception
+from .totals import Given, given
 from .whole import copy_parameters, kept_unsharded
 
 logger = logging.getLogger("libodc")
@@ -67,14 +68,14 @@ class Job:
         crosscheck: Crosscheck | None,
     ) -> None:
         self._groups = groups
+        self._shards = LocalShards(groups)
+        self._gradients = JobGradients(groups, optimizers)
         self._context = context
-        self._summaries = Summaries(sum(len(group.trainable) for group in groups), context.rank, context.size)
+        self._exchange = Exchange(context, sum(len(group.trainable) for group in groups))
         self._streams = streams
         self._crosscheck = crosscheck
-        self.backwards = Backwards(self._drop_zeros)
+        self.backwards = Backwards(self._gradients.drop_zeros)
         self.overlap = overlap
-        self._totals = Totals()
-        self._ending = Steps()  # of the minibatch
         self._clipping = Steps()
         self._synced = 0  # calls of sync_gradients
         self._waited = 0  # nanoseconds, up to the last sync
@@ -82,17 +83,11 @@ class Job:
         self._span = ExitStack()  # the current span of the trace
         self._phase = Phase.SYNCED
         self._optimizers = optimizers
-        self._to_step: set[int] = set()  # optimizers that have not stepped since the last sync
         self._edited = False  # parameters changed after the publish, before an optimizer's step
         self._editing = False
         self._whole = False  # within unsharded()
-        self._left_over = False  # the last sync's gradients were not cleared before this minibatch's first backward
-        self._dropped = False  # the last minibatch was dropped
-        self._reduced: Group | None = None  # the last one
-        self._cleared: set[int] = set()  # on a single rank: parameters with a .grad of this minibatch
-        self._before: dict[int, _Gradient] = {}  # .grad of parameters whose groups were reduced in this minibatch
         self._collectives = CollectiveCount()  # since this minibatch's first forward
-        self._warned: set[str] = set()
+        self._advice = Advice(context.rank)
         self._hooks: list[Any] = []
         for index, optimizer in enumerate(optimizers):
             self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
@@ -145,33 +140,35 @@ class Job:
         self._prepare_sync()
         divisor = None if divisor is None else float(divisor)
         call = f"sync_gradients(divisor={divisor}, weight={'…' if weight is not None else None})"
-        summary, total_weight, combined = self._sync(
-            call, 0.0 if weight is None else float(weight), numbers, vetoes=not valid
-        )
-        self._to_step = set(range(len(self._optimizers)))
-        self._warn_of_collectives(summary.collectives)
-        if self._dropped:
+        done = self._sync(call, 0.0 if weight is None else float(weight), numbers, vetoes=not valid)
+        summary = done.summary
+        self._gradients.await_steps()
+        self._advice.on_collectives(summary.collectives, self._synced)
+        if summary.vetoes:
             divisor = None
         else:
             if weight is not None:
-                divisor = self._divisor_of(total_weight)
+                divisor = self._divisor_of(done.total_weight)
             elif divisor is None:
-                self._warn_of_uneven(summary.microbatches)
+                self._advice.on_uneven(summary.microbatches)
             self._fill(summary.took_part, divisor)
         self._synced += 1
+        return self._report(done, divisor)
+
+    def _report(self, done: Exchanged, divisor: float | None) -> MinibatchReport:
         stats = self._context.stats()
         waited_before = self._waited
         self._waited = stats.publish_wait_ns + stats.lock_wait_ns + stats.sync_wait_ns
         return MinibatchReport(
             self._synced - 1,
-            summary.microbatches,
+            done.summary.microbatches,
             (self._waited - waited_before) * 1e-9,
             stats.sync_last_rank,
             divisor,
-            combined.sums,
-            combined.maxima,
-            self._dropped,
-            summary.claimed,
+            done.combined.sums,
+            done.combined.maxima,
+            done.summary.vetoes > 0,
+            done.summary.claimed,
             self._context.speeds(),
         )
 
@@ -185,9 +182,7 @@ class Job:
         self._check_open("clip_grad_norm_()")
         if self._phase is not Phase.SYNCED:
             raise PhaseError("clip_grad_norm_(): call it after sync_gradients(), before optimizer.step()")
-        entries = {id(entry.parameter): entry.parameter for group in self._groups for entry in group.trainable}
-        kept = [one.grad for one in entries.values() if one.grad is not None]
-        gradients: list[torch.Tensor] = [local_tensor(one) for one in kept]
+        gradients = self._gradients.local()
         with torch.no_grad():
             steps = self._clipping
             steps.begin()
@@ -270,6 +265,8 @@ class Job:
             )
         other._reset_groups()
         self._reset_groups()
+        for job in (self, other):
+            job._shards.refresh()
         with self.editing():
             copy_parameters(other._groups, self._groups)
 
@@ -320,7 +317,7 @@ class Job:
             for group in self._groups:
                 stack.callback(group.views.leave)
                 stack.callback(group.restore)
-            self._drop_zeros()
+            self._gradients.drop_zeros()
             self._reset_groups()
 
     def _keep_in_use(self) -> None:
@@ -366,7 +363,7 @@ class Job:
         self._check_not_editing("a Pool")
         if self._phase is Phase.PUBLISHED:
             return
-        if self._holds_unused():
+        if self._gradients.unused():
             raise PhaseError(
                 "a Pool between sync_gradients() and optimizer.step(): its samples would be published before the "
                 "step, and nothing could be reduced for clipping; step first, or clear the gradients to skip the step"
@@ -382,22 +379,9 @@ class Job:
         if self._phase is Phase.SYNCED:
             raise PhaseError("a backward between sync_gradients() and optimizer.step(): its gradients belong nowhere")
         self.backwards.note_gradient()
-        self._drop_zeros()
-        self._reduced = group
         if self._crosscheck is not None:
             self._crosscheck.read()
-        if not self._before:
-            self._left_over = self._holds_unused()
-        if not group.took_part:
-            for entry in group.trainable:
-                self._before.setdefault(id(entry.parameter), _Gradient(entry.parameter, entry.parameter.grad))
-        if not group.adds:
-            # A single rank's .grad is FSDP2's own; it must not add to the last sync's result.
-            for index in group.pending:
-                parameter = group.trainable[index].parameter
-                if id(parameter) not in self._cleared:
-                    self._cleared.add(id(parameter))
-                    parameter.grad = None
+        self._gradients.before_reduce(group)
 
     def reduces_alone(self, group: Group, full: torch.Tensor) -> None:
         """A single rank's FSDP2 is about to write the gradients into `full`, and to add them to .grad."""
@@ -424,27 +408,16 @@ class Job:
 
     def _publish(self) -> None:
         with torch.no_grad():
-            for group in self._groups:
-                group.refresh()
-            move_in(group.homes for group in self._groups)
-            for group in self._groups:
-                group.copy_parameters()
-            used = self._stepped()
-            for group in self._groups:
-                group.views.let_go(lambda parameter: id(parameter) not in used)
+            self._shards.publish()
+            self._gradients.let_go()
         self._context.publish()
         self._streams.published()
         self._phase = Phase.PUBLISHED
         self._collectives.forget()
         self._show("compute")
 
-    def _drop_zeros(self) -> None:
-        """FSDP2 has made gradients of zeros where views of the sums come at the sync."""
-        if self._reduced is not None:
-            self._reduced.views.drop_zeros()
-
     def _prepare_sync(self) -> None:
-        self._drop_zeros()
+        self._gradients.drop_zeros()
         if self._phase is Phase.SYNCED:  # some optimizers have not stepped
             self._publish()
         for group in self._groups:
@@ -455,78 +428,41 @@ class Job:
 
     def _divisor_of(self, total_weight: float) -> float:
         if total_weight == 0:
-            self._warn("weight", "the sum of weight over ranks is 0: the gradients are not divided")
+            self._advice.on_no_weight()
             return 1.0
         return total_weight
 
-    def _sync(
-        self, call: str, weight: float, numbers: Given, *, vetoes: bool = False
-    ) -> tuple[JobSummary, float, Combined]:
+    def _sync(self, call: str, weight: float, numbers: Given, *, vetoes: bool = False) -> Exchanged:
         """Ends the minibatch. `call`: what all ranks must have called."""
-        step = self._ending.run
-        self._ending.begin()
-        collectives = step(self._collectives.value)  # others may begin until the call is repeated
-        own = self._own_summary(call, numbers, vetoes, collectives)
-        room = VALUES - 1
-        names = self._totals.riding(numbers, room - self._summaries.length)
-        values = [weight, *names, *self._summaries.riding(own, room - len(names))]
-        total_weight, *travelled = step(lambda: self._context.sync(values))
+        own = self._own_summary(call, numbers, vetoes)
+        return self._exchange.sync(own, self._collectives.value, weight, numbers, self._begin_after)
 
-        def reduce(mine: list[float], op: Reduction) -> list[float]:
-            return step(lambda: self._context.all_reduce(mine, op))
-
-        summary = self._summaries.complete(own, travelled[len(names) :], reduce)
-        if summary.other_callers:
-            self._begin_after(summary)
-            raise MismatchError(
-                f"rank {self._context.rank} ended the minibatch with {call}, but ranks {summary.other_callers} with "
-                "something else: all call the same, with the same divisor"
-            )
-        try:
-            combined = self._totals.complete(
-                numbers,
-                travelled[: len(names)],
-                reduce,
-                self._context.rank,
-                new_names=summary.new_names > 0,
-                any_maxima=summary.maxima > 0,
-            )
-        except ArgumentError:
-            self._begin_after(summary)
-            raise
-        self._begin_after(summary)
-        return summary, total_weight, combined
-
-    def _own_summary(self, call: str, numbers: Given, vetoes: bool, collectives: int) -> RankSummary:
+    def _own_summary(self, call: str, numbers: Given, vetoes: bool) -> RankSummary:
         return RankSummary(
             [index in group.took_part for group in self._groups for index in range(len(group.trainable))],
             max((n for group in self._groups for n in group.backwards), default=0),
             len(self._context.claims()),
             call,
             vetoes,
-            collectives,
-            self._totals.has_new(numbers),
+            0,
+            self._exchange.has_new(numbers),
             bool(numbers.maxima),
         )
 
     def _begin_after(self, summary: JobSummary) -> None:
         """All ranks have arrived: ends the minibatch on this one."""
-        self._ending.end()
         self._phase = Phase.SYNCED
         self._show("step")
-        self._dropped = summary.vetoes > 0
-        if self._dropped:
-            for one in self._before.values():
-                one.parameter.grad = one.gradient
+        if summary.vetoes == 0:
+            self._gradients.synced()
+        else:
+            self._gradients.drop()
             if self._crosscheck is not None:
                 self._crosscheck.forget()
         if self.overlap is not None:
             self.overlap.synced()
         for group in self._groups:
             group.begin()
-        self._left_over = False
-        self._cleared.clear()
-        self._before.clear()
         self.backwards.forget()
         with torch.no_grad():
             self._streams.check()
@@ -548,21 +484,11 @@ class Job:
         self._sync(call, 0.0, Given())
 
     def _fill(self, took_part: list[bool], divisor: float | None) -> None:
-        divisors = [group.divisor if divisor is None else divisor for group in self._groups]
-        filled: dict[int, tuple[nn.Parameter, torch.Tensor]] = {}
-        divisions = Divisions()
         with torch.no_grad():
-            begin = 0
-            for group, one in zip(self._groups, divisors, strict=True):
-                end = begin + len(group.trainable)
-                group.fill_gradients(took_part[begin:end], one, filled, divisions)
-                begin = end
-            divisions.run()
-            for parameter, gradient in filled.values():
-                if parameter.grad is not gradient:
-                    parameter.grad = gradient
+            self._gradients.fill(took_part, divisor)
             if self._crosscheck is not None:
                 crosscheck, self._crosscheck = self._crosscheck, None
+                divisors = [group.divisor if divisor is None else divisor for group in self._groups]
                 crosscheck.compare(self._groups, divisors)
 
     def _reset_groups(self) -> None:
@@ -581,8 +507,8 @@ class Job:
             if self._phase is Phase.PUBLISHED and not self._edited:
                 # Steps without gradients are harmless: DCP makes one to create an optimizer's state.
                 self._check_unchanged()
-            self._to_step.discard(index)
-            if self._phase is Phase.SYNCED and not self._to_step:
+            self._gradients.note_step(index)
+            if self._phase is Phase.SYNCED and self._gradients.all_stepped:
                 self._publish()
 
         return note
@@ -623,27 +549,11 @@ class Job:
         self._check_sharded("sync_gradients()")
         if not self._optimizers:
             raise PhaseError("sync_gradients(): attached without an optimizer, so there are no gradients")
-        if self._left_over or (not self._any_gradients() and self._holds_unused()):
+        if self._gradients.left_over or (not self._any_gradients() and self._gradients.unused()):
             raise PhaseError(
                 "a second sync_gradients() without a step or cleared gradients: to accumulate, run more backwards "
                 "before one sync; to skip a step, clear the gradients"
             )
-
-    def _holds_unused(self) -> bool:
-        """Gradients of the last sync were neither used by a step nor cleared."""
-        if self._dropped:
-            return False
-        unused = self._late()
-        entries = (entry for group in self._groups for entry in group.trainable if id(entry.parameter) in unused)
-        return any(_holds_values(entry.parameter.grad) for entry in entries)
-
-    def _late(self) -> set[int]:
-        """Ids of the parameters whose optimizers have not stepped since the last sync."""
-        return _parameters_of(self._optimizers[index] for index in self._to_step)
-
-    def _stepped(self) -> set[int]:
-        """Ids of the parameters whose optimizers have stepped since the last sync."""
-        return _parameters_of(one for index, one in enumerate(self._optimizers) if index not in self._to_step)
 
     def _any_gradients(self) -> bool:
         return self._phase is Phase.PUBLISHED and any(group.took_part or group.pending for group in self._groups)
@@ -663,50 +573,3 @@ class Job:
                 f"optimizer.step() changed {what} after it was published: a forward between "
                 "sync_gradients() and step() publishes; step first"
             )
-
-    # ---- logging ----
-
-    def _warn(self, about: str, text: str) -> None:
-        """Logs a warning once for the job: all ranks make this call."""
-        if about not in self._warned:
-            self._warned.add(about)
-            if self._context.rank == 0:
-                logger.warning("odc: %s", text)
-
-    def _warn_of_collectives(self, new: int) -> None:
-        if new > 0:
-            self._warn(
-                "collectives",
-                f"{new} collectives, on all ranks together, ran between the first forward of minibatch {self._synced} "
-                "and its sync: each is a barrier that ODC was to remove; let values travel by "
-                "sync_gradients(sums=…, maxima=…)",
-            )
-
-    def _warn_of_uneven(self, microbatches: list[int]) -> None:
-        if len(set(microbatches)) > 1:
-            total = sum(microbatches)
-            self._warn(
-                "uneven",
-                f"ranks ran {microbatches} microbatches and no divisor was given, so the sum over all {total} of them "
-                "was divided as if each rank had run one: pass sync_gradients(divisor=…), for a mean over microbatches "
-                f"{total}; or sync_gradients(weight=n) with this rank's number of them, or of the tokens that its loss "
-                "is a sum over",
-            )
-
-
-@dataclass(frozen=True)
-class _Gradient:
-    """A parameter's .grad at one time."""
-
-    parameter: nn.Parameter
-    gradient: torch.Tensor | None
-
-
-def _parameters_of(optimizers: Iterable[Optimizer]) -> set[int]:
-    return {id(parameter) for one in optimizers for group in one.param_groups for parameter in group["params"]}
-
-
-def _holds_values(gradient: torch.Tensor | None) -> bool:
-    if gradient is None:
-        return False
-    return bool(local_tensor(gradient).count_nonzero())

@@ -10,7 +10,7 @@ import functools
 import importlib
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -42,7 +42,9 @@ __all__ = [
     "fsdp_groups",
     "has_post_accumulate_hook",
     "has_tensor_hook",
+    "in_slots",
     "local_tensor",
+    "local_tensors",
     "other_threads_communicate",
     "others_see",
     "reset_after_exception",
@@ -63,6 +65,7 @@ _GROUPS = "FSDPModule.param_groups(), which torch would have to add"
 
 PRIVATE = (
     _Read("FSDPModule", "_get_fsdp_state", "a module's groups", _GROUPS),
+    _Read("Module", "_parameters", "the parameter in a slot", "getattr, which takes ten times as long"),
     _Read("FSDPState", "_is_root", "where to call reset_iter_state()", "calling it on the model, if that is a root"),
     _Read("FSDPState", "_auto_reshard_after_forward", "the setting to restore", _GETTER),
     _Read("FSDPParamGroup", "post_forward_mesh_info", "the setting to restore", _GETTER),
@@ -76,6 +79,7 @@ PRIVATE = (
     _Read("FSDPParamGroup", "_all_reduce_hook", "an all-reduce hook", _GETTER),
     _Read("FSDPParamGroup", "gradient_divide_factor", "the factor to divide by, and to restore", _GETTER),
     _Read("FSDPParamGroup", "force_sum_reduction_for_comms", "the setting to restore", _GETTER),
+    _Read("FSDPParamGroup", "is_sharded", "whether there is anything to reshard", "reshard(), which takes longer"),
     _Read("FSDPParamGroup", "_all_gather_result", "a gather ahead that is to be dropped", "reset_iter_state()"),
     _Read("FSDPMeshInfo", "shard_mesh_size", "the number of ranks", "DTensor.device_mesh"),
     _Read("FSDPParam", "_module_info", "where a parameter lives", "named_parameters() of the unsharded module"),
@@ -106,6 +110,7 @@ def check_torch(model: nn.Module) -> None:
     """Raises if torch lacks something listed in PRIVATE. A model without FSDP2 shows only a part of it."""
     owners: dict[str, Any] = {
         "FSDPModule": FSDPModule,
+        "Module": model,
         "Tensor": torch.Tensor,
         "fsdp_collectives": _collectives_module(),
         "torch._C": torch._C,
@@ -178,8 +183,13 @@ class Slot:
     attribute: str
 
     def get(self) -> nn.Parameter:
-        parameter: nn.Parameter = getattr(self.module, self.attribute)
-        return parameter
+        parameter: Any = self.module._parameters.get(self.attribute)
+        return parameter  # type: ignore[no-any-return]
+
+
+def in_slots(slots: Iterable[Slot]) -> list[Any]:
+    """As get() of each."""
+    return [one.module._parameters.get(one.attribute) for one in slots]
 
 
 @dataclass(frozen=True)
@@ -199,7 +209,6 @@ class FsdpGroup:
         self.module = module
         self.name = name
         self._raw = raw
-        self._ends = (self.slots[0], self.slots[-1])
 
     @property
     def slots(self) -> list[Slot]:
@@ -278,11 +287,8 @@ class FsdpGroup:
         """Reshards, and drops unused parameters that were gathered ahead: they would be taken for current ones."""
         if self._raw._all_gather_result is not None:
             self.module.unshard()
-        elif all(
-            slot.get() is self._raw.fsdp_params[index].sharded_param
-            for slot, index in zip(self._ends, (0, -1), strict=True)
-        ):
-            return  # and so are those between, which FSDP2 shards in their order
+        elif self._raw.is_sharded:
+            return
         self.module.reshard()
 
     @contextmanager
@@ -308,6 +314,10 @@ class FsdpGroup:
         memory: torch.Tensor = self._by_slot[slot]._sharded_param_data
         return memory
 
+    def memories(self) -> list[torch.Tensor]:
+        """As memory() of each slot."""
+        return [one._sharded_param_data for one in self._raw.fsdp_params]
+
     def sharded(self, slot: Slot) -> nn.Parameter:
         """The sharded parameter, also while the unsharded one is in its slot."""
         parameter: nn.Parameter = self._by_slot[slot].sharded_param
@@ -331,6 +341,10 @@ class FsdpGroup:
 def local_tensor(tensor: torch.Tensor) -> Any:
     """What to_local() of a DTensor returns under no_grad, at a tenth of its time; another tensor itself."""
     return getattr(tensor, "_local_tensor", tensor)
+
+
+def local_tensors(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    return [getattr(one, "_local_tensor", one) for one in tensors]
 
 
 def set_local_tensor(tensor: Any, local: torch.Tensor) -> None:

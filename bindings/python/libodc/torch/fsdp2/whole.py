@@ -26,8 +26,6 @@ def kept_unsharded(groups: Sequence[Group]) -> Iterator[None]:
 
 def copy_parameters(source: Sequence[Group], target: Sequence[Group]) -> None:
     """Copies this rank's shards."""
-    for group in (*source, *target):
-        group.refresh()
     _check_alike(source, target)
     with torch.no_grad():
         for a, b in zip(source, target, strict=True):

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a job logs when a training loop is slower, or divides by something else, than its user may think."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+logger = logging.getLogger("libodc")
+
+
+class Advice:
+    """Each once for the job, by rank 0: all ranks make these calls."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._given: set[str] = set()
+
+    def _give(self, about: str, text: str) -> None:
+        if about not in self._given:
+            self._given.add(about)
+            if self._rank == 0:
+                logger.warning("odc: %s", text)
+
+    def on_collectives(self, new: int, minibatch: int) -> None:
+        if new > 0:
+            self._give(
+                "collectives",
+                f"{new} collectives, on all ranks together, ran between the first forward of minibatch {minibatch} "
+                "and its sync: each is a barrier that ODC was to remove; let values travel by "
+                "sync_gradients(sums=…, maxima=…)",
+            )
+
+    def on_uneven(self, microbatches: Sequence[int]) -> None:
+        """No divisor was given."""
+        if len(set(microbatches)) > 1:
+            total = sum(microbatches)
+            self._give(
+                "uneven",
+                f"ranks ran {microbatches} microbatches and no divisor was given, so the sum over all {total} of them "
+                "was divided as if each rank had run one: pass sync_gradients(divisor=…), for a mean over microbatches "
+                f"{total}; or sync_gradients(weight=n) with this rank's number of them, or of the tokens that its loss "
+                "is a sum over",
+            )
+
+    def on_no_weight(self) -> None:
+        self._give("weight", "the sum of weight over ranks is 0: the gradients are not divided")

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The .grad of a job's parameters: what it was before a minibatch, and what the sync writes for the optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from .divisions import divide, kind_of
+from .group import Group
+from .torch_state import local_tensor, local_tensors
+
+
+class JobGradients:
+    """Of all groups at once: there may be thousands of parameters, and each call costs."""
+
+    def __init__(self, groups: Sequence[Group], optimizers: Sequence[Optimizer]) -> None:
+        self._groups = groups
+        self._entries = [entry for group in groups for entry in group.trainable]
+        self._adds = any(group.adds for group in groups)
+        self._divisors = [group.divisor for group in groups for _ in group.trainable]
+        self._optimizers = optimizers
+        self._to_step: set[int] = set()  # optimizers that have not stepped since the last sync
+        self.left_over = False  # the last sync's gradients were not cleared before this minibatch's first backward
+        self._dropped = False  # the last minibatch was dropped
+        self._reduced: Group | None = None  # the last one
+        self._cleared: set[int] = set()  # on a single rank: parameters with a .grad of this minibatch
+        # The .grad of parameters whose groups were reduced in this minibatch, from before.
+        self._before: list[tuple[list[nn.Parameter], list[torch.Tensor | None]]] = []
+
+    # What groups have once their shards are registered:
+
+    @cached_property
+    def _sums(self) -> list[torch.Tensor]:
+        return [one for group in self._groups for one in group.own_sums]
+
+    @cached_property
+    def _views(self) -> list[torch.Tensor | None]:
+        return [one for group in self._groups for one in group.views.gradients]
+
+    @cached_property
+    def _in_place(self) -> list[tuple[list[torch.Tensor], float]]:
+        """The sums that are gradients, those of one kind and divisor together."""
+        by_kind: dict[object, tuple[list[torch.Tensor], float]] = {}
+        for group in self._groups:
+            for one in group.views.sums:
+                by_kind.setdefault((group.divisor, kind_of(one, one)), ([], group.divisor))[0].append(one)
+        return list(by_kind.values())
+
+    @cached_property
+    def _kinds(self) -> list[int]:
+        """Of the divisions of sums into gradients beside them: equal numbers for one kind and divisor."""
+        numbers: dict[object, int] = {}
+        each = zip(self._divisors, self._sums, self._entries, strict=True)
+        kinds = [(divisor, kind_of(sums, entry.local)) for divisor, sums, entry in each]
+        return [numbers.setdefault(kind, len(numbers)) for kind in kinds]
+
+    # ---- in a minibatch ----
+
+    def before_reduce(self, group: Group) -> None:
+        self.drop_zeros()
+        self._reduced = group
+        if not self._before:
+            self.left_over = self.unused()
+        if not group.took_part:
+            parameters = [entry.parameter for entry in group.trainable]
+            self._before.append((parameters, [one.grad for one in parameters]))
+        if not group.adds:
+            # A single rank's .grad is FSDP2's own; it must not add to the last sync's result.
+            for index in group.pending:
+                parameter = group.trainable[index].parameter
+                if id(parameter) not in self._cleared:
+                    self._cleared.add(id(parameter))
+                    parameter.grad = None
+
+    def drop_zeros(self) -> None:
+        """FSDP2 has made gradients of zeros where views of the sums come at the sync."""
+        if self._reduced is not None:
+            self._reduced.views.drop_zeros()
+
+    def synced(self) -> None:
+        """The minibatch has ended."""
+        self._dropped = False
+        self._forget()
+
+    def drop(self) -> None:
+        """The minibatch has ended, and its gradients become what they were before it."""
+        for parameters, gradients in reversed(self._before):  # the first record of a tied one is the oldest
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient
+        self._dropped = True
+        self._forget()
+
+    def _forget(self) -> None:
+        self.left_over = False
+        self._cleared.clear()
+        self._before.clear()
+
+    # ---- after the sync ----
+
+    def fill(self, took_part: Sequence[bool], divisor: float | None) -> None:
+        """Writes the sums, divided by `divisor` (None: each group's), into the gradient of each parameter that any rank
+        had one for. A tied parameter is in several groups, and its gradient is the sum of all, as in plain FSDP2."""
+        parameters = [entry.parameter for entry in self._entries]
+        again = come_again(parameters, took_part)
+        if not self._adds:  # a single rank's FSDP2 has added the gradients of all groups
+            for index, parameter in enumerate(parameters):
+                if took_part[index] and index not in again and parameter.grad is not None:
+                    local_tensor(parameter.grad).div_(divisor or self._divisors[index])
+            return
+        before = [one.grad for one in parameters]
+        after: list[Any] = list(before)
+        alike: dict[int, list[int]] = {}
+        for index, took in enumerate(took_part):
+            if not took:
+                continue
+            if index in again:
+                after[index] = after[again[index]]
+            elif (view := self._views[index]) is not None:
+                after[index] = view
+            else:
+                alike.setdefault(self._kinds[index], []).append(index)
+                if before[index] is None:
+                    after[index] = torch.empty_like(parameters[index])
+        for sums, own_divisor in self._in_place:  # also what nobody has added to, which is zero
+            divide(sums, divisor or own_divisor, sums)
+        for indices in alike.values():
+            into = local_tensors([after[index] for index in indices])
+            divide([self._sums[index] for index in indices], divisor or self._divisors[indices[0]], into)
+        for index in again:
+            local = local_tensor(after[index])
+            local.add_(self._sums[index].div(divisor or self._divisors[index]).to(local.device))
+        for parameter, was, now in zip(parameters, before, after, strict=True):
+            if now is not was:
+                parameter.grad = now
+
+    def await_steps(self) -> None:
+        self._to_step = set(range(len(self._optimizers)))
+
+    def note_step(self, optimizer: int) -> None:
+        self._to_step.discard(optimizer)
+
+    @property
+    def all_stepped(self) -> bool:
+        return not self._to_step
+
+    def let_go(self) -> None:
+        """Before a publish, which sets the sums to zero: of the views of them."""
+        if views := [group.views for group in self._groups if group.views.sums]:
+            used = _ids(one for index, one in enumerate(self._optimizers) if index not in self._to_step)
+            for one in views:
+                one.let_go(used)
+
+    def unused(self) -> bool:
+        """Whether gradients of the last sync were neither used by a step nor cleared."""
+        if self._dropped or not self._to_step:
+            return False
+        late = _ids(self._optimizers[index] for index in self._to_step)
+        grads = (entry.parameter.grad for entry in self._entries if id(entry.parameter) in late)
+        return any(one is not None and bool(local_tensor(one).count_nonzero()) for one in grads)
+
+    def local(self) -> list[torch.Tensor]:
+        """This rank's part of each gradient, once for each parameter."""
+        parameters = {id(entry.parameter): entry.parameter for entry in self._entries}
+        return local_tensors(one.grad for one in parameters.values() if one.grad is not None)
+
+
+def come_again(parameters: Sequence[nn.Parameter], took_part: Sequence[bool]) -> dict[int, int]:
+    """Of those that took part: the indices of parameters that have come before, each with its first one."""
+    first: dict[int, int] = {}
+    again = {}
+    for index, parameter in enumerate(parameters):
+        if took_part[index] and (before := first.setdefault(id(parameter), index)) != index:
+            again[index] = before
+    return again
+
+
+def _ids(optimizers: Iterable[Optimizer]) -> set[int]:
+    """Of their parameters."""
+    return {id(parameter) for one in optimizers for group in one.param_groups for parameter in group["params"]}
