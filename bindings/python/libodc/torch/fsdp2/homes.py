@@ -53,13 +53,14 @@ class Homes:
         self._layout = layout
         self._homes: dict[int, _Home] = {}  # by the entry's id
         self._fingerprint: torch.Tensor | None = None
-        self._bits: torch.Tensor | None = None  # of the slice
-        self._addresses: list[int] = []  # while all live in the slice; empty: some have no home
+        self._bits: torch.Tensor | None = None  # of the slice; None: there is no home
+        # While all live in the slice: where they are, and from what FSDP2 gathers. Empty: some have no home.
+        self._addresses: list[int] = []
+        self._memories: list[torch.Tensor] = []
         self._versions: list[int] = []  # at the publish
 
     def build(self, view: View, slice: torch.Tensor, elsewhere: set[int]) -> None:
         """`elsewhere`: ids of parameters that stay where they are."""
-        self._bits = slice.view(torch.uint8)
         if slice.device.type == "cpu":
             watch(self, move_out)
         for entry in self._layout.entries:
@@ -75,10 +76,13 @@ class Homes:
                 length = entry.length * self._layout.dtype.itemsize // local.dtype.itemsize
                 part = view.part(begin, length, TYPES[local.dtype])
                 self._homes[id(entry)] = _Home(entry, from_dlpack(part))
+        if self._homes:
+            self._bits = slice.view(torch.uint8)
         if len(self._homes) == len(self._layout.entries):
             by_slot = {home.entry.slot: home for home in self._homes.values()}
-            begins = [home.memory.data_ptr() if home.entry.local.numel() > 0 else 0 for home in self._homes.values()]
-            self._addresses = begins + [by_slot[slot].memory.data_ptr() for slot in self._fsdp.slots]
+            self._memories = [by_slot[slot].memory for slot in self._fsdp.slots]
+            homes = self._homes.values()
+            self._addresses = [home.memory.data_ptr() if home.entry.local.numel() > 0 else 0 for home in homes]
 
     def hold(self, entry: Entry) -> bool:
         """Whether the parameter is in its slice now."""
@@ -92,8 +96,10 @@ class Homes:
         """Whether FSDP2 gathers nothing but the slice."""
         if not self._addresses:
             return False
-        shards = local_tensors(entry.parameter for entry in self._layout.entries)
-        return [one.data_ptr() for one in (*shards, *self._fsdp.memories())] == self._addresses
+        if any(now is not home for now, home in zip(self._fsdp.memories(), self._memories, strict=True)):
+            return False
+        shards = local_tensors([entry.parameter for entry in self._layout.entries])
+        return [one.data_ptr() for one in shards] == self._addresses
 
     def away(self) -> Sequence[int]:
         """The indices of entries that are not in the slice now."""
@@ -136,7 +142,7 @@ class Homes:
     def note(self) -> None:
         """The parameters are published as they are now."""
         self._fingerprint = None
-        if self._bits is not None and any(home.holds for home in self._homes.values()):
+        if self._bits is not None:
             self._fingerprint = fingerprint(self._bits)
             self._versions = self._count_edits()
 
