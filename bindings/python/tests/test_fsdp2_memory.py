@@ -88,7 +88,7 @@ def count(rank: int, size: int) -> None:
 
 
 def inner() -> None:
-    run_torch_ranks(2, count)
+    run_torch_ranks(2, count, seconds=380)  # four trainings, in which each larger allocation is a mapping
 
 
 def test_memory_beside_fsdp2() -> None:

@@ -144,7 +144,8 @@ class Homes:
         self._fingerprint = None
         if self._bits is not None:
             self._fingerprint = fingerprint(self._bits)
-            self._versions = self._count_edits()
+            if not is_small(self._bits):
+                self._versions = self._count_edits()
 
     def _count_edits(self) -> list[int]:
         """Torch's counters, of each parameter and then of each shard of those that have a home."""
@@ -158,11 +159,15 @@ class Homes:
         return fingerprint(self._bits), self._fingerprint
 
     def edited(self) -> str | None:
-        """Names what differs in the slice from what was published there: by torch's counters of edits, which those
-        through .data and by optimizers do not advance."""
+        """Names what differs in the slice from what was published there: in a large one by torch's counters of edits,
+        which those through .data and by optimizers do not advance."""
         both = self.fingerprints()
         if both is None or torch.equal(*both):
             return None
+        if self._bits is not None and is_small(self._bits):
+            at = int((both[0] != both[1]).nonzero()[0]) // self._layout.dtype.itemsize
+            before = [entry.name for entry in self._layout.entries if entry.length > 0 and entry.offset <= at]
+            return f'parameter "{before[-1]}"'
         names = [home.entry.name for home in self._homes.values()] * 2
         counts = zip(names, self._versions, self._count_edits(), strict=True)
         if changed := [name for name, before, now in counts if before != now]:
@@ -188,9 +193,13 @@ def move_out(groups: Iterable[Homes]) -> None:
             move(moves)
 
 
+def is_small(bits: torch.Tensor) -> bool:
+    return bits.numel() <= _SMALL
+
+
 def fingerprint(bits: torch.Tensor) -> torch.Tensor:
     """Sums over all bits, and the bits that are left over. One pass, at the speed of memory."""
-    if bits.numel() <= _SMALL:
+    if is_small(bits):
         return bits.clone()
     whole = bits.numel() // (8 * _ROWS) * (8 * _ROWS)
     sums = bits[:whole].view(torch.int32).view(_ROWS, -1).sum(1, dtype=torch.int64)
