@@ -158,6 +158,7 @@ static void has_no_addresses(int rank, int size, const char *job, void *arg) {
 static void without_addresses_for_slots_a_shard_is_registered_all_the_same(void **state) {
     (void)state;
     needs_processes("it limits a process");
+    needs_no_sanitizer("it takes addresses of its own");
     setenv("ODC_TEST_HOSTS", "2", 1);
     setenv("ODC_NODE_CACHE", "auto", 1);
     run_processes(4, has_no_addresses, NULL);
