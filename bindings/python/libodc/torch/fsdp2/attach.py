@@ -200,10 +200,10 @@ def _refuse(model: nn.Module, groups: list[FsdpGroup], names: dict[int, str]) ->
         why = _why_not(group)
         if why is not None:
             raise UnsupportedError(f'FSDP group "{group.name}" {why}')
-        for slot in group.slots:
-            if has_post_accumulate_hook(slot.get()):
+        for attribute in group.attributes:
+            if has_post_accumulate_hook(attribute.get()):
                 raise UnsupportedError(
-                    f'parameter "{names.get(id(slot.get()), slot.attribute)}" has a post-accumulate-grad hook (an '
+                    f'parameter "{names.get(id(attribute.get()), attribute.name)}" has a post-accumulate-grad hook (an '
                     "optimizer in backward?): it would see no gradient before sync_gradients(); step after the sync"
                 )
 
@@ -212,7 +212,7 @@ def _unsharded(model: nn.Module, groups: list[FsdpGroup]) -> list[str]:
     """The names of trainable parameters that FSDP2 does not manage: neither it nor ODC reduces their gradients. Refuses
     those that may reduce them by a hook: of their own, or of DistributedDataParallel, whose hooks torch does not list.
     """
-    managed = {id(slot.get()) for group in groups for slot in group.slots}
+    managed = {id(attribute.get()) for group in groups for attribute in group.attributes}
     left = {name: one for name, one in model.named_parameters() if one.requires_grad and id(one) not in managed}
     in_ddp = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
     reduced = {id(parameter) for module in in_ddp for parameter in module.parameters()}

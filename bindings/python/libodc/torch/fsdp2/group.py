@@ -225,7 +225,7 @@ class Group:
         for entry, part in zip(self.layout.entries, self._parts, strict=True):
             if self.homes.hold(entry):
                 continue
-            now = dataclasses.replace(entry, parameter=self.fsdp.sharded(entry.slot))  # loading may have replaced it
+            now = dataclasses.replace(entry, parameter=self.fsdp.sharded(entry.attribute))  # loading may replace it
             (value,) = self._published_as([now])
             if not _same(value.to(part.device, part.dtype), part):
                 return f'parameter "{entry.name}"'

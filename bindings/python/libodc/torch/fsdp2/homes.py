@@ -79,8 +79,8 @@ class Homes:
         if self._homes:
             self._bits = slice.view(torch.uint8)
         if len(self._homes) == len(self._layout.entries):
-            by_slot = {home.entry.slot: home for home in self._homes.values()}
-            self._memories = [by_slot[slot].memory for slot in self._fsdp.slots]
+            by_attribute = {home.entry.attribute: home for home in self._homes.values()}
+            self._memories = [by_attribute[attribute].memory for attribute in self._fsdp.attributes]
             homes = self._homes.values()
             self._addresses = [home.memory.data_ptr() if home.entry.local.numel() > 0 else 0 for home in homes]
 
@@ -89,7 +89,7 @@ class Homes:
         home = self._homes.get(id(entry))
         if home is None or not home.holds:
             return False
-        memory = self._fsdp.memory(entry.slot)  # loading may have replaced the parameter
+        memory = self._fsdp.memory(entry.attribute)  # loading may have replaced the parameter
         return memory.numel() == 0 or memory.data_ptr() == home.memory.data_ptr()
 
     def hold_all(self) -> bool:
@@ -112,19 +112,19 @@ class Homes:
     def moves_in(self) -> Iterator[tuple[_Home, Move]]:
         """Of parameters whose memory is new: at attach, and where loading has replaced it."""
         for home in self._homes.values():
-            memory = self._fsdp.memory(home.entry.slot)
+            memory = self._fsdp.memory(home.entry.attribute)
             if home.holds or home.tried == memory.data_ptr():
                 continue
             home.tried = memory.data_ptr()
             if _is_whole(memory, home):
-                yield home, Move(self._fsdp, home.entry.slot, home.memory)
+                yield home, Move(self._fsdp, home.entry.attribute, home.memory)
             else:
                 home.why_not = "part of a larger tensor"
 
     def moves_out(self) -> Iterator[Move]:
         for home in self._homes.values():
-            if home.memory.numel() > 0 and self._fsdp.memory(home.entry.slot).data_ptr() == home.memory.data_ptr():
-                yield Move(self._fsdp, home.entry.slot, torch.empty_like(home.memory))
+            if home.memory.numel() > 0 and self._fsdp.memory(home.entry.attribute).data_ptr() == home.memory.data_ptr():
+                yield Move(self._fsdp, home.entry.attribute, torch.empty_like(home.memory))
 
     def reasons(self) -> Iterator[tuple[str, str]]:
         """Names and reasons of parameters that could live in the slice, and do not."""

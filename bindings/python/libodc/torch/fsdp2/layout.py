@@ -16,7 +16,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from ...errors import UnsupportedError
-from .torch_state import AllGather, Buffers, FsdpGroup, Slot, local_tensor
+from .torch_state import AllGather, Buffers, FsdpGroup, ModuleAttribute, local_tensor
 
 _PERIOD = 65521  # of the codes that verify a layout; a prime, so that no matrix has rows of it
 _ROWS = 256  # periods compared at once, which bounds the memory for it
@@ -29,7 +29,7 @@ class Entry:
     reduced type."""
 
     name: str
-    slot: Slot
+    attribute: ModuleAttribute
     parameter: nn.Parameter  # the sharded one; read again at each publish
     unsharded: nn.Parameter  # FSDP2 keeps it for as long as the group lives
     trainable: bool
@@ -133,7 +133,7 @@ def _is_noise(seen: torch.Tensor, origin: int) -> list[torch.Tensor]:
 
 def _parts(entry: Entry, ranks: int, dtype: torch.dtype) -> list[torch.Tensor]:
     """The codes in each rank's part of the unsharded parameter."""
-    seen = entry.slot.get().detach()
+    seen = entry.attribute.get().detach()
     if isinstance(seen, DTensor):  # also divided by tensor parallelism
         seen = seen.to_local()
     parts = torch.chunk(seen, ranks, dim=entry.dim)
@@ -155,7 +155,7 @@ def probe(group: FsdpGroup, names: dict[int, str]) -> Layout:
 
     def keep_unsharded() -> None:
         for entry in entries:
-            entry.unsharded = entry.slot.get()
+            entry.unsharded = entry.attribute.get()
 
     with torch.no_grad():
         _while_unsharded(group, keep_unsharded)
@@ -202,14 +202,14 @@ def _find_places(
 
 def _entries(group: FsdpGroup, names: dict[int, str]) -> list[Entry]:
     made = []
-    for slot in group.slots:
-        parameter = slot.get()
-        name = names.get(id(parameter), slot.attribute)
+    for attribute in group.attributes:
+        parameter = attribute.get()
+        name = names.get(id(parameter), attribute.name)
         if not isinstance(parameter, DTensor):
             raise UnsupportedError(f'parameter "{name}" is not a sharded parameter of FSDP2')
         # FSDP2's own placement comes first; Shard and its strided kind for tensor parallelism have a dim.
         dim = next((one.dim for one in parameter.placements if hasattr(one, "dim")), 0)
-        made.append(Entry(name, slot, parameter, parameter, parameter.requires_grad, parameter.shape, dim, 0, 0))
+        made.append(Entry(name, attribute, parameter, parameter, parameter.requires_grad, parameter.shape, dim, 0, 0))
     return made
 
 

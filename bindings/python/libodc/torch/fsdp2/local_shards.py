@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from ...errors import PhaseError
 from .group import Group
 from .homes import move_in
-from .torch_state import in_slots, local_tensors
+from .torch_state import in_attributes, local_tensors
 
 
 class LocalShards:
@@ -21,13 +21,13 @@ class LocalShards:
     def __init__(self, groups: Sequence[Group]) -> None:
         self._groups = groups
         self._entries = [entry for group in groups for entry in group.layout.entries]
-        self._slots = [entry.slot for entry in self._entries]
+        self._attributes = [entry.attribute for entry in self._entries]
         self._parameters: list[Any] = [entry.parameter for entry in self._entries]
         self._kinds = _kinds(self._parameters)
 
     def refresh(self) -> None:
         """Reads the sharded parameters again, since loading may have replaced them."""
-        parameters = in_slots(self._slots)
+        parameters = in_attributes(self._attributes)
         if any(now is not before for now, before in zip(parameters, self._parameters, strict=True)):
             self._replace(parameters)
         if (kinds := _kinds(parameters)) != self._kinds:

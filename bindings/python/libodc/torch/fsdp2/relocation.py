@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from .torch_state import FsdpGroup, Slot, local_tensor, others_see, set_local_tensor
+from .torch_state import FsdpGroup, ModuleAttribute, local_tensor, others_see, set_local_tensor
 
 
 @dataclass
 class Move:
     fsdp: FsdpGroup
-    slot: Slot
+    attribute: ModuleAttribute
     to: torch.Tensor  # flat, as long as the parameter's memory
     held: bool = False  # not moved, since others see the memory, and would go stale
     _seen_by: list[Any] = field(default_factory=list)
@@ -38,15 +38,15 @@ def move(moves: Sequence[Move]) -> None:
     """Plain tensors keep the old memory."""
     _find_dtensors(moves)
     for one in moves:
-        one.to.copy_(one.fsdp.memory(one.slot))
+        one.to.copy_(one.fsdp.memory(one.attribute))
         _see(one, one.to)
 
 
 def _find_dtensors(moves: Iterable[Move]) -> None:
     by_storage = {}
     for one in moves:
-        one._seen_by = [one.fsdp.sharded(one.slot)]  # gc.freeze() may hide it
-        by_storage[_storage(one.fsdp.memory(one.slot))] = one
+        one._seen_by = [one.fsdp.sharded(one.attribute)]  # gc.freeze() may hide it
+        by_storage[_storage(one.fsdp.memory(one.attribute))] = one
     for tensor in gc.get_objects():
         if type(tensor) is DTensor:
             local = local_tensor(tensor)
@@ -56,7 +56,7 @@ def _find_dtensors(moves: Iterable[Move]) -> None:
 
 
 def _move_if_alone(one: Move) -> bool:
-    memory = one.fsdp.memory(one.slot)
+    memory = one.fsdp.memory(one.attribute)
     storage, begin, kind = memory.untyped_storage(), memory.storage_offset(), memory.dtype
     one.to.copy_(memory)
     del memory
@@ -68,12 +68,12 @@ def _move_if_alone(one: Move) -> bool:
 
 
 def _see(one: Move, to: torch.Tensor) -> None:
-    origin = one.fsdp.memory(one.slot).storage_offset()
+    origin = one.fsdp.memory(one.attribute).storage_offset()
     for tensor in one._seen_by:
         local: Any = local_tensor(tensor)
         begin = to.storage_offset() + local.storage_offset() - origin
         set_local_tensor(tensor, to.as_strided(local.shape, local.stride(), begin))
-    one.fsdp.gather_from(one.slot, to)
+    one.fsdp.gather_from(one.attribute, to)
 
 
 def _storage(tensor: torch.Tensor) -> tuple[torch.device, torch.dtype, int]:

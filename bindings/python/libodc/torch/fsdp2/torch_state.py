@@ -32,9 +32,9 @@ __all__ = [
     "AllGather",
     "Buffers",
     "FsdpGroup",
+    "ModuleAttribute",
     "ReduceScatter",
     "Settings",
-    "Slot",
     "after_backward",
     "check_torch",
     "collectives",
@@ -42,7 +42,7 @@ __all__ = [
     "fsdp_groups",
     "has_post_accumulate_hook",
     "has_tensor_hook",
-    "in_slots",
+    "in_attributes",
     "local_tensor",
     "local_tensors",
     "other_threads_communicate",
@@ -65,7 +65,7 @@ _GROUPS = "FSDPModule.param_groups(), which torch would have to add"
 
 PRIVATE = (
     _Read("FSDPModule", "_get_fsdp_state", "a module's groups", _GROUPS),
-    _Read("Module", "_parameters", "the parameter in a slot", "getattr, which takes ten times as long"),
+    _Read("Module", "_parameters", "the parameter of an attribute", "getattr, which takes ten times as long"),
     _Read("FSDPState", "_is_root", "where to call reset_iter_state()", "calling it on the model, if that is a root"),
     _Read("FSDPState", "_auto_reshard_after_forward", "the setting to restore", _GETTER),
     _Read("FSDPParamGroup", "post_forward_mesh_info", "the setting to restore", _GETTER),
@@ -176,20 +176,20 @@ class Buffers:
 
 
 @dataclass(frozen=True)
-class Slot:
-    """The module and attribute of a parameter. The object there changes: sharded, unsharded, replaced by loading."""
+class ModuleAttribute:
+    """The attribute of a module that holds a parameter. The object changes: sharded, unsharded, replaced by loading."""
 
     module: nn.Module
-    attribute: str
+    name: str
 
     def get(self) -> nn.Parameter:
-        parameter: Any = self.module._parameters.get(self.attribute)
+        parameter: Any = self.module._parameters.get(self.name)
         return parameter  # type: ignore[no-any-return]
 
 
-def in_slots(slots: Iterable[Slot]) -> list[Any]:
+def in_attributes(attributes: Iterable[ModuleAttribute]) -> list[Any]:
     """As get() of each."""
-    return [one.module._parameters.get(one.attribute) for one in slots]
+    return [one.module._parameters.get(one.name) for one in attributes]
 
 
 @dataclass(frozen=True)
@@ -211,9 +211,9 @@ class FsdpGroup:
         self._raw = raw
 
     @property
-    def slots(self) -> list[Slot]:
+    def attributes(self) -> list[ModuleAttribute]:
         infos = [one._module_info for one in self._raw.fsdp_params]
-        return [Slot(info.module, info.param_name) for info in infos]
+        return [ModuleAttribute(info.module, info.param_name) for info in infos]
 
     @property
     def reduce_dtype(self) -> torch.dtype | None:
@@ -235,7 +235,7 @@ class FsdpGroup:
 
     @property
     def gathers_by_extension(self) -> bool:
-        return any(hasattr(local_tensor(slot.get()), "fsdp_pre_all_gather") for slot in self.slots)
+        return any(hasattr(local_tensor(attribute.get()), "fsdp_pre_all_gather") for attribute in self.attributes)
 
     @property
     def reshards_to_fewer_ranks(self) -> bool:
@@ -306,25 +306,25 @@ class FsdpGroup:
             self.reset()
 
     @functools.cached_property
-    def _by_slot(self) -> dict[Slot, Any]:
-        return dict(zip(self.slots, self._raw.fsdp_params, strict=True))
+    def _by_attribute(self) -> dict[ModuleAttribute, Any]:
+        return dict(zip(self.attributes, self._raw.fsdp_params, strict=True))
 
-    def memory(self, slot: Slot) -> torch.Tensor:
+    def memory(self, attribute: ModuleAttribute) -> torch.Tensor:
         """From where FSDP2 gathers a sharded parameter, before it converts it: flat, padded."""
-        memory: torch.Tensor = self._by_slot[slot]._sharded_param_data
+        memory: torch.Tensor = self._by_attribute[attribute]._sharded_param_data
         return memory
 
     def memories(self) -> list[torch.Tensor]:
-        """As memory() of each slot."""
+        """As memory() of each attribute."""
         return [one._sharded_param_data for one in self._raw.fsdp_params]
 
-    def sharded(self, slot: Slot) -> nn.Parameter:
-        """The sharded parameter, also while the unsharded one is in its slot."""
-        parameter: nn.Parameter = self._by_slot[slot].sharded_param
+    def sharded(self, attribute: ModuleAttribute) -> nn.Parameter:
+        """The sharded parameter, also while the attribute has the unsharded one."""
+        parameter: nn.Parameter = self._by_attribute[attribute].sharded_param
         return parameter
 
-    def gather_from(self, slot: Slot, memory: torch.Tensor) -> None:
-        self._by_slot[slot]._sharded_param_data = memory
+    def gather_from(self, attribute: ModuleAttribute, memory: torch.Tensor) -> None:
+        self._by_attribute[attribute]._sharded_param_data = memory
 
     def drop_accumulated(self) -> None:
         """Drops gradients kept by set_requires_gradient_sync(False), which FSDP2's reset_iter_state() does not."""
