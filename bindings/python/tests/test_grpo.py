@@ -43,7 +43,7 @@ def run(folder: Path, ranks: int, *arguments: str) -> tuple[subprocess.Completed
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ODC_")}
     report = folder / f"report {ranks}"
     words = [*start, sys.executable, str(SCRIPT), *SMALL, "--report", str(report), *arguments]
-    ended = subprocess.run(words, env=environment, cwd=folder, capture_output=True, text=True, timeout=200)
+    ended = subprocess.run(words, env=environment, cwd=folder, capture_output=True, text=True, timeout=300)
     summary = report / "summary.json"
     return ended, json.loads(summary.read_text()) if summary.exists() else {}
 
