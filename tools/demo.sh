@@ -11,6 +11,7 @@
 #             its updates on emulated devices
 #   --quick   a quarter of the minibatches: the first table after a minute of training
 set -eu
+caller=$PWD
 cd "$(dirname "$0")/.."
 
 compute=()
@@ -24,7 +25,9 @@ lengths | 'lengths '*)
     bash tests/install.sh demo
     echo "Into build/python: libodc, which is compiled in a minute or two"
     bash tests/venv.sh
-    exec build/python/bin/python -m libodc demo "$@"
+    python=$PWD/build/python/bin/python
+    cd "$caller" # of the files that options name
+    exec "$python" -m libodc demo "$@"
     ;;
 --quick | 'grpo --quick')
     compute=(--rounds 3)

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
+#include <utility>
 
 #include "base/counters.h"
 #include "base/element_type.h"
@@ -76,21 +78,26 @@ std::vector<Allocation> HostOperations::allocate(const std::vector<Shard *> &sha
         return all;
     };
     const uint64_t held = plan_held(shards);
+    std::string why;
     try {
         return arena.allocate(sizes());
-    } catch (const Error &) {
+    } catch (const Error &error) {
         if (held == 0) {
             throw;
         }
+        why = error.what();
     }
     for (Shard *shard : shards) {
         shard->hold({}, {});
     }
     std::vector<Allocation> allocations = arena.allocate(sizes());
-    job_.log().warn(
+    // The shards after these are likely to find none, either.
+    const odc_log_level level = std::exchange(warned_of_slots_, true) ? ODC_LOG_INFO : ODC_LOG_WARN;
+    job_.log().line(
+        level,
         "holds nothing of {} shards for the node cache, so the ranks of its host read and add slices each for itself: "
-        "there is no memory for {} bytes; free some, or let ODC_NODE_CACHE be less",
-        shards.size(), held);
+        "{} bytes cannot be had ({}); free memory, or let ODC_NODE_CACHE be less",
+        shards.size(), held, why);
     return allocations;
 }
 

@@ -61,6 +61,7 @@ private:
     std::unique_ptr<NodeSums> sums_;
     CheckBuffer check_buffer_;
     std::vector<Shard *> shards_;
+    bool warned_of_slots_ = false;  // that there is no memory for them
 };
 
 }  // namespace odc

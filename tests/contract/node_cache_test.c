@@ -160,7 +160,7 @@ static void without_addresses_for_slots_a_shard_is_registered_all_the_same(void 
     needs_processes("it limits a process");
     needs_no_sanitizer("it takes addresses of its own");
     setenv("ODC_TEST_HOSTS", "2", 1);
-    setenv("ODC_NODE_CACHE", "auto", 1);
+    setenv("ODC_NODE_CACHE", "268435456", 1);
     run_processes(4, has_no_addresses, NULL);
 }
 

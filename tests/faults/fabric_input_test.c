@@ -99,7 +99,7 @@ static void wrong_settings_are_refused_with_the_names_there_are(void **state) {
 
 /* ---- Foreign clients ---- */
 
-enum { MOST_PORTS = 256, CLIENTS = 3, BESIDE_SILENCE = 20 /* minibatches */ };
+enum { MOST_PORTS = 256, CLIENTS = 3, BESIDE_SILENCE = 100 /* minibatches */ };
 
 static int is_inode_of(int pid, unsigned long inode) {
     char path[64];

@@ -6,8 +6,8 @@
 set -eu -o pipefail
 cd "$(dirname "$0")/../.."
 
-# The README's command that begins so, without its comment.
-shown() { sed -n "s/^\($1[^#]*[^# ]\) *#.*/\1/p" README.md; }
+# Whether the README shows the command.
+shown() { sed -n "s/^\($1\) *#.*/\1/p" README.md; }
 table=$(shown 'tools\/demo\.sh lengths')
 demo=$(shown 'tools\/demo\.sh --quick')
 torch=$(sed -n 's/.*`\(tests\/venv\.sh torch\)`.*/\1/p' README.md)

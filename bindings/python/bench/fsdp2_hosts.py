@@ -95,9 +95,11 @@ def report(took: dict[str, list[tuple[float, int]]], size: int) -> None:
     compute = [seconds for seconds, _ in took["compute alone"]]
     for name, runs in took.items():
         seconds, moved = (statistics.median(column) for column in zip(*runs, strict=True))
-        shares = [hidden(one, alone, moved) for (one, moved), alone in zip(runs, compute, strict=True)]
-        spread = f"{statistics.median(shares):8.2f} ({min(shares):.2f} to {max(shares):.2f})"
-        print(f"{name:26}{seconds:13.3f}{moved / 1e6:16.1f}{'' if name == 'compute alone' else spread}")
+        spread = ""
+        if name != "compute alone":
+            shares = [hidden(one, alone, moved) for (one, moved), alone in zip(runs, compute, strict=True)]
+            spread = f"{statistics.median(shares):8.2f} ({min(shares):.2f} to {max(shares):.2f})"
+        print(f"{name:26}{seconds:13.3f}{moved / 1e6:16.1f}{spread}")
 
 
 if __name__ == "__main__":

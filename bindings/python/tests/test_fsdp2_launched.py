@@ -201,7 +201,7 @@ def launched(folder: Path, code: str, odc_code: str, runs: dict[str, list[str]],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=LIMIT,
+            timeout=LIMIT * len(runs),
         )
         # torch's gloo threads sometimes take the interpreter's lock while it ends, also without ODC.
         if done.returncode == 0 or "terminate called without an active exception" not in done.stdout:

@@ -106,6 +106,8 @@ def kept_state(rank: int, size: int) -> None:
         for minibatch in range(2):
             train(job, model, optimizer, minibatch)
             assert same(locals_of(before), locals_of(model.state_dict()))
+        if size > 1:
+            assert all(group.homes.hold_all() for group in job._groups)  # nothing is copied
         loaded = {name: one.detach().clone().mul_(0.5) for name, one in model.state_dict().items()}
         model.load_state_dict(loaded, assign=True)
         job.publish()

@@ -99,7 +99,8 @@ static struct options parse(int argc, char **argv) {
         }
     }
     if (optind != argc || o.chunk == 0 || o.depth < 1 || o.rounds < 1 || o.rounds > MAX_ROUNDS || o.endpoints < 1 ||
-        o.endpoints > MAX_ENDPOINTS) {
+        o.endpoints > MAX_ENDPOINTS ||
+        (o.op == OP_ADD && (o.chunk % sizeof(float) != 0 || o.bytes % sizeof(float) != 0))) {
         usage();
     }
     return o;

@@ -88,7 +88,8 @@ class Group:
         self.reducing: list[int] = []
         self.took_part: set[int] = set()  # reduced in this minibatch
         self.backwards = [0] * len(trainable)  # in this minibatch, per parameter
-        types = sorted({f"{entry.local.dtype} on {entry.local.device}" for entry in layout.entries})
+        shards = [entry.local for entry in layout.entries]
+        types = sorted({f"{type(one)} of {one.dtype} on {one.device}" for one in shards})
         self.copied_as = (layout.dtype, *types)  # the types that a copy of its parameters reads and writes
         self._frozen = [entry for entry in layout.entries if not entry.trainable]
         # The last buffers that were checked, so that equal ones are not.

@@ -54,9 +54,11 @@ class Homes:
         self._homes: dict[int, _Home] = {}  # by the entry's id
         self._fingerprint: torch.Tensor | None = None
         self._bits: torch.Tensor | None = None  # of the slice; None: there is no home
-        # While all live in the slice: where they are, and from what FSDP2 gathers. Empty: some have no home.
+        # While all live in the slice: those with elements here, where they are, and from what FSDP2 gathers, by
+        # attribute. Empty: some have no home.
+        self._filled: list[Entry] = []
         self._addresses: list[int] = []
-        self._memories: list[torch.Tensor] = []
+        self._memories: list[torch.Tensor | None] = []
         self._versions: list[int] = []  # at the publish
 
     def build(self, view: View, slice: torch.Tensor, elsewhere: set[int]) -> None:
@@ -78,11 +80,12 @@ class Homes:
                 self._homes[id(entry)] = _Home(entry, from_dlpack(part))
         if self._homes:
             self._bits = slice.view(torch.uint8)
-        if len(self._homes) == len(self._layout.entries):
-            by_attribute = {home.entry.attribute: home for home in self._homes.values()}
-            self._memories = [by_attribute[attribute].memory for attribute in self._fsdp.attributes]
-            homes = self._homes.values()
-            self._addresses = [home.memory.data_ptr() if home.entry.local.numel() > 0 else 0 for home in homes]
+        filled = [entry for entry in self._layout.entries if entry.local.numel() > 0]
+        if all(id(entry) in self._homes for entry in filled):
+            memories = {entry.attribute: self._homes[id(entry)].memory for entry in filled}
+            self._filled = filled
+            self._memories = [memories.get(attribute) for attribute in self._fsdp.attributes]
+            self._addresses = [one.data_ptr() for one in memories.values()]
 
     def hold(self, entry: Entry) -> bool:
         """Whether the parameter is in its slice now."""
@@ -96,9 +99,10 @@ class Homes:
         """Whether FSDP2 gathers nothing but the slice."""
         if not self._addresses:
             return False
-        if any(now is not home for now, home in zip(self._fsdp.memories(), self._memories, strict=True)):
+        both = zip(self._fsdp.memories(), self._memories, strict=True)
+        if any(now is not home and home is not None for now, home in both):
             return False
-        shards = local_tensors([entry.parameter for entry in self._layout.entries])
+        shards = local_tensors([entry.parameter for entry in self._filled])
         return [one.data_ptr() for one in shards] == self._addresses
 
     def away(self) -> Sequence[int]:
@@ -142,7 +146,7 @@ class Homes:
     def note(self) -> None:
         """The parameters are published as they are now."""
         self._fingerprint = None
-        if self._bits is not None:
+        if self._bits is not None and any(home.holds for home in self._homes.values()):
             self._fingerprint = fingerprint(self._bits)
             if not is_small(self._bits):
                 self._versions = self._count_edits()

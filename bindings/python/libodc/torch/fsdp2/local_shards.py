@@ -42,9 +42,10 @@ class LocalShards:
         copies: dict[object, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
         for group in away:
             group.add_copies(*copies.setdefault(group.copied_as, ([], [])))
+            if group.layout.dtype is torch.uint8:  # its values are copies already: not those of all groups at once
+                _copy(*copies.pop(group.copied_as))
         for parts, values in copies.values():
-            if parts:
-                torch._foreach_copy_(parts, values)
+            _copy(parts, values)
         for group in self._groups:
             group.homes.note()
 
@@ -68,6 +69,11 @@ class LocalShards:
                     f'the shard of parameter "{entry.name}" was {before} at attach and is {after}: remove() the job '
                     "before moving or converting the model, then attach again"
                 )
+
+
+def _copy(parts: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+    if parts:
+        torch._foreach_copy_(parts, values)
 
 
 _Kinds = tuple[list[torch.dtype], list[torch.Size], list[torch.device]]
