@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What a newcomer does with the README's commands alone, in a fresh system: `bare_root.sh newcomer` runs this there. The last four
 # lines are the seconds to the first table, to the first picture of own lengths, to the first FSDP2 program and to the demo's end.
-# By hand, as times depend on the network and on what else runs.
+# By hand, as times depend on the network and on what else runs. `newcomer.sh commands` only prints the README's commands.
 set -eu -o pipefail
 cd "$(dirname "$0")/../.."
 
@@ -14,6 +14,10 @@ torch=$(sed -n 's/.*`\(tests\/venv\.sh torch\)`.*/\1/p' README.md)
 program=$(sed -n 's/.*`\(build\/python\/bin\/odc run [^`]*minimal_fsdp2\.py\)`.*/\1/p' README.md)
 [ -n "$table" ] && [ -n "$demo" ] && [ -n "$torch" ] && [ -n "$program" ] ||
     { echo "README.md has not the four commands" >&2; exit 1; }
+if [ "${1-}" = commands ]; then
+    printf '%s\n' "$table" "$torch" "$program" "$demo"
+    exit
+fi
 
 seconds=()
 SECONDS=0

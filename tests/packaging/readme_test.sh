@@ -23,6 +23,11 @@ timeout 60 "$ODC" replay --ranks 2 --minibatch 2 \
     --minibatches 1 --seconds 0.5 >"$work/printed" 2>"$work/err" || { cat "$work/err" >&2; exit 1; }
 diff <(form "$work/shown") <(form "$work/printed") || { echo "docs/command.md does not show what odc replay prints" >&2; exit 1; }
 
+# The commands that a newcomer is timed with, and the picture, which carries its run's result.
+bash "$ODC_SOURCE_DIR/tests/packaging/newcomer.sh" commands || exit 1
+grep -q 'The whole run: ' "$ODC_SOURCE_DIR/docs/schedules.svg" ||
+    { echo "docs/schedules.svg is not what docs/schedules.sh draws" >&2; exit 1; }
+
 # For a link to a heading: the file must have a heading with the anchor's words.
 cd "$ODC_SOURCE_DIR" || exit 1
 broken=0

@@ -71,7 +71,7 @@ public:
             top = panel.top + rows_height() + kPanelGap;
         }
         bottom_ = top - kPanelGap + 6;
-        for (auto panel = panels_.begin() + 1; panel != panels_.end(); ++panel) {
+        for (auto panel = panels_.begin() + 1; is_resolved(report_) && panel != panels_.end(); ++panel) {
             panel->subtitle += fmt::format(": {:.2f}× in these minibatches", speedup(*panel));
         }
     }

@@ -18,6 +18,7 @@ def main() -> int:
         description="Replays sequence lengths with the collective schedule and with ODC: real communication between "
         "processes, compute emulated by sleeping. Prints a table and a verdict and draws both schedules. Other options "
         "are those of odc replay.",
+        allow_abbrev=False,  # or a misspelt option of odc replay would be taken for one of these
     )
     lengths = "one sequence length per line; default: the sizes of 796 source files"
     demo.add_argument("--lengths", metavar="FILE", help=lengths)

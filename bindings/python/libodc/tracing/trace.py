@@ -133,11 +133,11 @@ def _collect(context: Context, mine: bytes) -> list[bytes]:
 
 def _write_alone(path: Path, made: RankTrace, why: str) -> None:
     """Never raises, which would hide the reason why the block ended."""
-    text = f"libodc.trace: {path} has the records of rank {made.rank} only: {why}"
+    text = f"odc: trace(): {path} has the records of rank {made.rank} only: {why}"
     try:
         _write_events(path, [made])
     except OSError as error:
-        text = f"libodc.trace: the records of rank {made.rank} are lost ({error}): {why}"
+        text = f"odc: trace(): the records of rank {made.rank} are lost ({error}): {why}"
     warnings.warn(text, RuntimeWarning, stacklevel=4)  # the end of the user's block
 
 
