@@ -89,7 +89,7 @@ TRAINED: dict[str, list[str]] = {
     ],
     "torchtitan 0.3's `Trainer` with a small Llama, changed as MIGRATING.md says, its chunked loss and its LoRA; equal "
     "to plain FSDP2 but for rounding": ["test_fsdp2_torchtitan.py::test_the_trainer"],
-    "verl 0.9's FSDP engine, changed as MIGRATING.md says: an actor's update with dynamic batches, also of LoRA": [
+    "verl 0.9's FSDP engine, subclassed as MIGRATING.md says: an actor's update with dynamic batches, also of LoRA": [
         "test_fsdp2_verl.py::test_the_actor_update"
     ],
 }
@@ -106,7 +106,7 @@ REFUSED: dict[str, list[str]] = {
 }
 NOT_YET_RUN = [
     "parameters on a GPU: seven tests of `test_fsdp2_cuda.py` for which [one GPU](gpu.md) left no time",
-    "torchtitan's other models and parallelisms; verl's workers, rollouts and packed sequences",
+    "torchtitan's other models and parallelisms; verl's workers, rollouts, critic and packed sequences",
     "torch 2.10 to 2.12 and 2.14 (by hand 2.15.0 was run, and 2.9.1, which equals its own plain FSDP2)",
 ]
 

@@ -1,29 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verl's FSDP engine, changed as in MIGRATING.md, updates a small actor with dynamic batches as verl's own does over
-plain FSDP2. verl is made for GPUs, Ray and older releases of transformers and TRL: its device is the CPU, by verl's
-registry of platforms, and Ray, and what it patches in models for packed sequences, are left out."""
+"""MIGRATING.md's subclass of verl's FSDP engine, loaded as verl loads an `external_lib`, updates a small actor with
+dynamic batches as verl's own engine does over plain FSDP2. verl is made for GPUs, Ray and older releases of
+transformers and TRL: its device is the CPU, by verl's registry of platforms, while engines are looked up as for CUDA;
+Ray, and what verl patches in models for packed sequences, are left out."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import pytest
-from hugging_face import WORDS, save_models, tokenizer, transformers
+from hugging_face import WORDS, save_models
 from logged import warnings_logged
-from migrating import block, patched
+from migrating import block
 from torch_ranks import dist, run_torch_ranks, torch
 
 import libodc
-from libodc.torch import fsdp2
 
 pytest.importorskip("tensordict", reason="tensordict, which verl needs, is not installed")
 try:
@@ -73,8 +71,9 @@ class Cpu(PlatformBase):  # type: ignore[misc]
 
 platform_manager.set_platform(Cpu())
 from verl.utils import tensordict_utils  # noqa: E402
-from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig  # noqa: E402
+from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig  # noqa: E402
 from verl.workers.config.actor import ActorConfig  # noqa: E402
+from verl.workers.engine.base import EngineRegistry  # noqa: E402
 from verl.workers.engine.fsdp import transformer_impl  # noqa: E402
 from verl.workers.utils.losses import ppo_loss  # noqa: E402
 
@@ -83,47 +82,31 @@ ALIKE, FEW = range(STEPS), range(STEPS, STEPS + 3)  # steps with as many samples
 LIMIT = 300.0  # seconds; a loaded machine imports slowly
 
 
-@contextmanager
-def changed_engine(diff: str) -> Iterator[ModuleType]:
-    """verl's module with its source changed by the diff."""
-    path = Path(str(transformer_impl.__file__))
-    module = ModuleType(transformer_impl.__name__)
-    module.__dict__.update(fsdp2=fsdp2, __package__=transformer_impl.__package__, __file__=str(path))
-    once = mock.patch.object(transformer_impl.EngineRegistry, "register", lambda **_: lambda kind: kind)
-    with mock.patch.dict(sys.modules, {transformer_impl.__name__: module}), once:
-        exec(compile(patched(diff, path.read_text()), str(path), "exec"), module.__dict__)
-        yield module
-
-
-def engine_of(module: ModuleType, folder: Path, lora_rank: int = 0, **options: Any) -> Any:
-    model = SimpleNamespace(
+def engine_of(folder: Path, external_lib: str | None, lora_rank: int = 0, **options: Any) -> Any:
+    """As verl's worker makes one. The first with an `external_lib` imports it, and all later ones are of its kind."""
+    model = HFModelConfig(
+        path=str(folder),
+        load_tokenizer=False,
+        external_lib=external_lib,
+        override_config={"attn_implementation": "eager"},
         use_remove_padding=False,
+        enable_gradient_checkpointing=False,
         lora_rank=lora_rank,
         lora_alpha=8,
         target_modules=["q_proj", "v_proj"],
-        target_parameters=None,
-        exclude_modules=None,
-        hf_config=transformers.AutoConfig.from_pretrained(folder, attn_implementation="eager"),
-        local_path=str(folder),
-        trust_remote_code=False,
-        model_type="language_model",
-        use_liger=False,
-        use_fused_kernels=False,
-        fused_kernel_options=None,
-        enable_gradient_checkpointing=False,
-        enable_activation_offload=False,
-        get_processor=tokenizer,
     )
     exact = {"param_dtype": "fp32", "reduce_dtype": "fp32"}
-    engine = module.FSDPEngineWithLMHead(
-        model,
-        FSDPEngineConfig(strategy="fsdp2", mixed_precision=exact, use_torch_compile=False, **options),
-        FSDPOptimizerConfig(
+    engine = EngineRegistry.new(
+        "language_model",
+        "fsdp2",
+        model_config=model,
+        engine_config=FSDPEngineConfig(strategy="fsdp2", mixed_precision=exact, use_torch_compile=False, **options),
+        optimizer_config=FSDPOptimizerConfig(
             lr=1e-2, total_training_steps=STEPS, clip_grad=0.5, override_optimizer_config={"eps": 1e-3}
         ),
-        None,
+        checkpoint_config=None,
     )
-    with mock.patch.multiple(module, FSDPCheckpointManager=mock.DEFAULT, apply_monkey_patch=mock.DEFAULT):
+    with mock.patch.multiple(transformer_impl, FSDPCheckpointManager=mock.DEFAULT, apply_monkey_patch=mock.DEFAULT):
         torch.manual_seed(0)  # of adapters
         engine.initialize()
     return engine
@@ -222,19 +205,21 @@ def load(engine: Any) -> None:
     log_probabilities(engine)
 
 
-def be_launched(rank: int, size: int) -> None:
+def be_launched(rank: int, size: int, folder: Path) -> None:
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
+    os.environ |= {"VERL_ENGINE_DEVICE": "cuda", "VERL_ENGINE_VENDOR": "nvidia"}
+    sys.path.insert(0, str(folder.parent))  # where odc_engine is
 
 
 def train_alone(rank: int, size: int, folder: Path, lora_rank: int, results: Path) -> None:
-    be_launched(rank, size)
-    engine = engine_of(transformer_impl, folder, lora_rank)
+    be_launched(rank, size, folder)
+    engine = engine_of(folder, None, lora_rank)
     torch.save([train(engine, steps) for steps in (ALIKE, FEW)], results)
 
 
 def compare(rank: int, size: int, folder: Path, lora_rank: int, results: Path) -> None:
-    be_launched(rank, size)
-    engine = engine_of(transformer_impl, folder, lora_rank)
+    be_launched(rank, size, folder)
+    engine = engine_of(folder, None, lora_rank)
     before = log_probabilities(engine)
     plain = train(engine, ALIKE)
     with pytest.raises(ValueError, match="using the same micro-batch count across DP ranks"):
@@ -242,8 +227,8 @@ def compare(rank: int, size: int, folder: Path, lora_rank: int, results: Path) -
     with pytest.raises(AssertionError, match="expecting td with length divisible by chunks, but got 3 and 2"):
         tensordict_utils.chunk_tensordict(batch(0), 2)
 
-    with changed_engine(block("verl", "diff")) as module, warnings_logged() as warnings:
-        engine = engine_of(module, folder, lora_rank)
+    with warnings_logged() as warnings:
+        engine = engine_of(folder, "odc_engine", lora_rank)
         counts: list[list[int]] = []
         sync = engine.job.sync_gradients
         engine.job.sync_gradients = lambda **options: counts.append(sync(**options).microbatches)
@@ -262,6 +247,7 @@ def compare(rank: int, size: int, folder: Path, lora_rank: int, results: Path) -
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     save_models(folder)
+    (folder / "odc_engine.py").write_text(block("verl", "python"))
     return folder / "qwen2"
 
 
@@ -274,9 +260,9 @@ def test_the_actor_update(tmp_path: Path, model: Path, lora_rank: int) -> None:
 
 
 def refuse(rank: int, size: int, folder: Path) -> None:
-    with changed_engine(block("verl", "diff")) as module:
-        with pytest.raises(libodc.UnsupportedError, match="HSDP"):
-            engine_of(module, folder, fsdp_size=2)
+    be_launched(rank, size, folder)
+    with pytest.raises(libodc.UnsupportedError, match="HSDP"):
+        engine_of(folder, "odc_engine", fsdp_size=2)
 
 
 def test_replicas_are_refused(model: Path) -> None:
