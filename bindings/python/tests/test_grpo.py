@@ -48,6 +48,12 @@ def run(folder: Path, ranks: int, *arguments: str) -> tuple[subprocess.Completed
     return ended, json.loads(summary.read_text()) if summary.exists() else {}
 
 
+def assert_same_first_update(arms: dict[str, Any], name: str) -> None:
+    """Of an arm over collectives, which rounds otherwise, so that later a token may be drawn otherwise."""
+    after = {one: arms[one]["divergences"][1] for one in (name, "odc-equal")}
+    assert after[name] == pytest.approx(after["odc-equal"], rel=1e-4) and after[name] > 0
+
+
 def test_the_arms_have_the_same_rewards_on_any_number_of_ranks(tmp_path: Path) -> None:
     options = ["--rollouts", "3", "--prompts", "6", "--minibatch", "2", "--warm-up", "60", "--refresh", "2"]
     ended, summary = run(tmp_path, 2, *options)
@@ -71,6 +77,7 @@ def test_the_arms_have_the_same_rewards_on_any_number_of_ranks(tmp_path: Path) -
         assert sum(trained) == 4 * arm["kept_groups"]
         assert name == "fsdp2-equal" or arm["passes_over_nothing"] == 0
         assert arm["parameters"] in ended.stdout
+    assert_same_first_update(arms, "fsdp2-equal")
     for equal in ("fsdp2-equal", "odc-equal"):
         # LB-Micro's counts differ by one at most in each of a rollout's minibatches.
         assert all(abs(a - b) <= 3 for a, b in zip(*arms[equal]["answers_by_rank"], strict=True))
@@ -95,6 +102,7 @@ def test_updates_on_emulated_devices(tmp_path: Path) -> None:
         assert update["overruns"]["spans"] > 0
         assert re.search(rf"{name} {update['reached']:.1%}", summary["verdict"]), name
         assert re.search(rf"^\[0\] {name} .* s .*%  +-$", ended.stdout, re.M), "one pair of turns has no gain"
+    assert_same_first_update(arms, "collective-equal")
     assert "EMULATED DEVICES" in ended.stdout and (tmp_path / "report 8" / "updates.png").exists()
     ended, _ = run(tmp_path, 1, "--emulate", "1", "--rollouts", "1")
     assert ended.returncode == 2 and "the first warms up, so two are the least" in ended.stderr
