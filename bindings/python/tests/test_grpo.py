@@ -28,7 +28,7 @@ from learner import Learner, Record, Totals
 from report import Outcome, difference
 from settings import ARMS, parse_settings
 from stopwatch import Span
-from update import Update, update_of, update_table
+from update import Update, sentence, update_of, update_table
 from ways import FsdpLearner
 
 import libodc
@@ -135,6 +135,15 @@ def test_the_table_of_updates_has_no_gain_that_the_verdict_refuses() -> None:
         assert [row.split()[-1] for row in table[1:]] == speedups
 
 
+def test_the_verdict_says_whether_the_bar_is_reached() -> None:
+    for seconds, words in (
+        (19.9, "odc-free 50.3% (at least 95%: missed), odc-equal 99.5%"),
+        (10.4, "odc-free 96.2% (at least 95%: reached)"),
+    ):
+        equal = {"odc-equal": Update(10.05, 10.0, 9.0, Overruns(1, 0))}
+        assert words in sentence(equal | {"odc-free": Update(seconds, 10.0, 9.0, Overruns(1, 0))})
+
+
 def test_an_answer_costs_what_a_7b_model_takes() -> None:
     settings = parse_settings(["--emulate", "2", "--blocks", "3"], "")
     clock = [0.0]
@@ -173,7 +182,11 @@ def test_wrong_settings_are_told(tmp_path: Path) -> None:
     ended, _ = run(tmp_path, 3, "--prompts", "2")
     assert ended.returncode != 0
     assert "--prompts 2: equal counts need at least one for each of 3 ranks" in ended.stderr
-    for wrong, words in ((["--width", "33"], "multiple of 32"), (["--kl", "-1"], '"-1" is not a positive number')):
+    for wrong, words in (
+        (["--width", "33"], "multiple of 32"),
+        (["--kl", "-1"], '"-1" is not a positive number'),
+        (["--answers", "1"], "--answers 1: advantages compare a group's answers, so two are the least"),
+    ):
         ended, _ = run(tmp_path, 1, *wrong)
         assert ended.returncode == 2 and words in ended.stderr
 

@@ -69,6 +69,8 @@ def parse_settings(arguments: list[str], description: str) -> Settings:
     given = parser.parse_args(arguments)
     if given.width % 32 != 0:
         parser.error(f"--width {given.width}: must be a multiple of 32")
+    if given.answers < 2:
+        parser.error(f"--answers {given.answers}: advantages compare a group's answers, so two are the least")
     if given.emulate > 0 and given.rollouts < 2:
         parser.error(f"--rollouts {given.rollouts}: with --emulate the first warms up, so two are the least")
     chosen = given.arms or (_EMULATED if given.emulate > 0 else _REAL)

@@ -79,9 +79,10 @@ def together(updates: Mapping[str, Update]) -> Overruns:
 
 
 def sentence(updates: Mapping[str, Update]) -> str:
-    """What the arm with free counts has reached, and the others."""
+    """The shares of the arms, and whether the one with free counts has reached its bar."""
     free = "odc-free"
     words = [f"{name} {one.reached:.1%}" for name, one in updates.items() if name != free]
     if free in updates:
-        words.insert(0, f"{free} {updates[free].reached:.1%} (at least {BAR:.0%})")
-    return f"reached of the update's ideal: {', '.join(words)}"
+        share = updates[free].reached
+        words.insert(0, f"{free} {share:.1%} (at least {BAR:.0%}: {'reached' if share >= BAR else 'missed'})")
+    return f"of the update's ideal: {', '.join(words)}"
