@@ -13,6 +13,7 @@ import pytest
 from hugging_face import (
     ARGUMENTS,
     PLUGIN,
+    SIZE,
     WORDS,
     be_launched,
     full_parameters,
@@ -306,6 +307,28 @@ def train_alone(rank: int, size: int, folder: Path, results: Path) -> None:
         torch.save([train_on(folder, maker, None, 2 * rows) for maker, rows in UNEVEN.items()], results)
 
 
+def refuse_means(folder: Path) -> None:
+    """Losses of which parts are no share."""
+    quiet, routed = (  # TRL adds the routers' loss to both, Trainer to the latter
+        transformers.Qwen2MoeForCausalLM(transformers.Qwen2MoeConfig(**SIZE, num_experts=4, output_router_logits=told))
+        for told in (False, True)
+    )
+    plain, out = load(folder / "qwen2"), {"output_dir": str(folder / "out"), **PLUGIN}
+    cases: list[tuple[Any, Any, Options, str]] = [
+        (dpo, plain, {}, "rows"),
+        (grpo, plain, {"loss_type": "grpo"}, "rows"),
+        (grpo, plain, {"beta": 0.0, "entropy_coef": 0.1}, "tokens"),
+        (grpo, plain, {"beta": 0.0, "use_adaptive_entropy": True}, "tokens"),
+        (grpo, quiet, {"beta": 0.0}, "tokens"),
+        (sft, quiet, {}, "tokens"),
+        (plain_trainer, routed, {}, "tokens"),
+    ]
+    for maker, model, options, what in cases:
+        print(maker.__name__, type(model).__name__, options)  # shown where the next lines fail
+        with new_process("plugin"), pytest.raises(AssertionError, match=f"a mean over {what} cannot be cut"):
+            made(maker, mixin(Split()), model, out | options).train()
+
+
 def train_unevenly(rank: int, size: int, folder: Path, results: Path) -> None:
     """As one process. An exception on one rank ends the other's wait."""
     be_launched(rank, size)
@@ -323,9 +346,7 @@ def train_unevenly(rank: int, size: int, folder: Path, results: Path) -> None:
         for name, parameter in trained.items():
             torch.testing.assert_close(parameter, parameters[name], rtol=1e-5, atol=1e-6, msg=name)
 
-    for maker in (dpo, lambda options: grpo({"loss_type": "grpo", **options})):
-        with new_process("plugin"), pytest.raises(AssertionError, match="a mean over rows cannot be cut"):
-            train_on(folder, maker, mixin(Split()), 4, **PLUGIN)
+    refuse_means(folder)
 
     def bad_loss(self: Any, *args: Any, **kwargs: Any) -> Any:
         raise ValueError("bad sample 17")
