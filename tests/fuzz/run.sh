@@ -17,7 +17,7 @@ fuzz() {
     local name=$1 seed=${ODC_TEST_SEED:-$RANDOM}
     shift
     clang++-14 -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I cuda -I lib -I include \
-        "tests/fuzz/${name}_fuzz.cc" lib/base/{error,message}.cc "${@/#/lib/}" -lhwloc -o "$work/${name}_fuzz" || return 1
+        "tests/fuzz/${name}_fuzz.cc" lib/base/{error,format}.cc "${@/#/lib/}" -lhwloc -o "$work/${name}_fuzz" || return 1
     echo "$name: seed: ODC_TEST_SEED=$seed"
     "$work/${name}_fuzz" -seed="$seed" -max_len=9000 -max_total_time="$seconds" -artifact_prefix="$work/" \
         >"$work/${name}_log" 2>&1 && tail -n 1 "$work/${name}_log" && return
