@@ -23,7 +23,7 @@ namespace {
 // which runs for up to kSearchItems samples.
 constexpr uint64_t kRankSteps = 30'000;
 constexpr uint64_t kRankStepsAtMost = 6'000'000;
-constexpr uint64_t kSearchNodes = 300'000;
+constexpr uint64_t kSearchNodes = 10'000;
 constexpr size_t kSearchItems = 32;
 
 constexpr int32_t kToBeClaimed = -1;  // for a rank
