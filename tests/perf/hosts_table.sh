@@ -10,7 +10,7 @@ build=$(cd "${1:?usage: tests/perf/hosts_table.sh BUILD_DIRECTORY [ROUNDS]}" && 
 rounds=${2:-41}
 hosts=$(cd "$(dirname "$0")/../harness" && pwd)/hosts.sh
 peers=$(cd "$(dirname "$0")/peers" && pwd)
-data=$(cd "$(dirname "$0")/../data" && pwd)
+root=$(cd "$(dirname "$0")/../.." && pwd)
 built=$build/tests/perf/peers
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -20,9 +20,9 @@ run() {
     timeout 600 "$hosts" "$1" -- "$hosts" ranks "$2" "$built/fabric_race" "$3" "$4" >"$scratch/$3-$1"
 }
 
-# replay LENGTHS: compute takes as long as communication; two or more microbatches in a minibatch.
+# replay NAME LENGTHS: compute takes as long as communication; two or more microbatches in a minibatch.
 replay() {
-    timeout 600 "$hosts" 4 -- "$hosts" ranks 4 "$build/tools/odc" replay --prefetch --lengths "$data/$1-lengths.txt" \
+    timeout 600 "$hosts" 4 -- "$hosts" ranks 4 "$build/tools/odc" replay --prefetch --lengths "$root/$2" \
         --minibatch 8 --scale 512 --json 2>/dev/null >"$scratch/replay-$1"
 }
 
@@ -39,8 +39,8 @@ run 2 2 move "$rounds"
 run 4 4 move "$rounds"
 run 8 8 incast "$rounds"
 run 4 8 sync 101
-replay stdlib
-replay long
+replay stdlib tools/cli/stdlib-lengths.txt
+replay long tests/data/long-lengths.txt
 others 2
 others 4
 cat <<END
