@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of the network's time FSDP2 over ODC hides behind compute, between two hosts on this machine whose link is
-slowed to a rate (Linux's token bucket filter; needs root):
+"""How much of the network's time FSDP2 over ODC hides behind compute, between two hosts on this machine (needs root):
 
     bindings/python/bench/fsdp2_hosts.sh [RATE, such as 1gbit]
 
 One model trains in turns: with gathers and additions that block, with started ones, which FSDP2's prefetching in
-backward starts ahead, and with set_modules_to_forward_prefetch as well; beside an unsharded copy, which only computes.
-Hidden: the share of the network's time (bytes by rate) that does not add to compute. One rank and one thread a host.
+backward starts ahead, and with set_modules_to_forward_prefetch as well; each over a link slowed to RATE and over one
+that is not; beside an unsharded copy, which only computes. Hidden: the share of the network's time (bytes by rate) that
+the slow link does not add to the minibatch over the fast one. Of all work: the same beside compute alone, so FSDP2's
+own copies, the sync and the step count as network, too. One rank and one thread a host.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from gloo_ranks import process_group
-from links import RATE, hidden, received
+from links import RATE, hidden, let_run, received, slow_down
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -79,27 +80,33 @@ def main() -> None:
                 "started": lambda: train(overlap, 0),
                 "started, forward prefetch": lambda: train(overlap, 1),
             }
-            took: dict[str, list[tuple[float, int]]] = {name: [] for name in arms}
+            fast: dict[str, list[float]] = {name: [] for name in arms}
+            slow: dict[str, list[tuple[float, int]]] = {name: [] for name in arms}
             for turn in range(1 + TURNS):
                 for name, run in arms.items():
+                    let_run()
+                    at_once, _ = measured(run)
+                    slow_down()
                     one = measured(run)
                     if turn > 0:  # the first warms up
-                        took[name].append(one)
+                        fast[name].append(at_once)
+                        slow[name].append(one)
         if rank == 0:
-            report(took, size)
+            report(fast, slow, size)
 
 
-def report(took: dict[str, list[tuple[float, int]]], size: int) -> None:
-    print(f"{size} hosts, a link of {RATE}; {MICROBATCHES} microbatches of {TOKENS} tokens a rank")
-    print(f"{'':26}s a minibatch  MB into a host  hidden")
-    compute = [seconds for seconds, _ in took["compute alone"]]
-    for name, runs in took.items():
+def report(fast: dict[str, list[float]], slow: dict[str, list[tuple[float, int]]], size: int) -> None:
+    print(f"{size} hosts; {MICROBATCHES} microbatches of {TOKENS} tokens a rank; seconds a minibatch, medians")
+    print(f"{'':26}{'fast link':>10}{RATE:>10}  MB into a host{'hidden':>20}{'of all work':>20}")
+    compute = fast["compute alone"]
+    for name, runs in slow.items():
         seconds, moved = (statistics.median(column) for column in zip(*runs, strict=True))
-        spread = ""
+        line = f"{name:26}{statistics.median(fast[name]):10.3f}{seconds:10.3f}{moved / 1e6:16.1f}"
         if name != "compute alone":
-            shares = [hidden(one, alone, moved) for (one, moved), alone in zip(runs, compute, strict=True)]
-            spread = f"{statistics.median(shares):8.2f} ({min(shares):.2f} to {max(shares):.2f})"
-        print(f"{name:26}{seconds:13.3f}{moved / 1e6:16.1f}{spread}")
+            for without in (fast[name], compute):
+                shares = [hidden(one, other, moved) for (one, moved), other in zip(runs, without, strict=True)]
+                line += f"{f'{statistics.median(shares):.2f} ({min(shares):.2f} to {max(shares):.2f})':>20}"
+        print(line)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs fsdp2_hosts.py, or another PROGRAM of this folder with RANKS ranks, on two hosts of this machine whose link has RATE (default
-# 1gbit). usage: fsdp2_hosts.sh [RATE [RANKS PROGRAM]]
+# Runs fsdp2_hosts.py, or another PROGRAM of this folder with RANKS ranks, on two hosts of this machine. The program slows their link
+# to RATE (default 1gbit) and lets it run in turns. usage: fsdp2_hosts.sh [RATE [RANKS PROGRAM]]
 set -eu
 cd "$(dirname "$0")/../../.."
 export ODC_BENCH_RATE=${1-1gbit} GLOO_SOCKET_IFNAME=net0
 # shellcheck disable=SC2016 # the inner shell's
-exec bash tests/harness/hosts.sh 2 -- bash -euc '
-    for host in 0 1; do "$HOSTS" on "$host" tc qdisc add dev net0 root tbf rate "$ODC_BENCH_RATE" burst 256kb latency 100ms; done
-    exec "$HOSTS" ranks "$1" build/python/bin/python "bindings/python/bench/$2"' sh "${2-2}" "${3-fsdp2_hosts.py}"
+exec bash tests/harness/hosts.sh 2 -- bash -euc \
+    'exec "$HOSTS" ranks "$1" build/python/bin/python "bindings/python/bench/$2"' sh "${2-2}" "${3-fsdp2_hosts.py}"

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FSDP2 between two hosts of two ranks on this machine, whose link is slowed to a rate (Linux's token bucket filter;
-needs root):
+"""FSDP2 between two hosts of two ranks on this machine (needs root):
 
     bindings/python/bench/fsdp2_nodes.sh [RATE, such as 1gbit]
 
 The same minibatches in turns: FSDP2 over gloo, over ODC without a node cache, over ODC with it and with partial sums,
-and an unsharded copy, which only computes. The losses are equal. Bytes into a host are those that its interface counts,
-beside libodc's own count. Hidden: the share of the network's time, bytes by rate, that does not add to the compute.
+and an unsharded copy, which only computes; each over a link slowed to RATE and over one that is not. The losses are
+equal. Bytes into a host are those that its interface counts, beside libodc's own count. Hidden: the share of the
+network's time, bytes by rate, that the slow link does not add to the minibatch over the fast one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from gloo_ranks import process_group
-from links import RATE, hidden, received
+from links import RATE, hidden, let_run, received, slow_down
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -44,7 +44,8 @@ class Arm:
         self.microbatches = microbatches
         self.job: fsdp2.Job | None = None
         self.optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
-        self.seconds: list[float] = []
+        self.fast: list[float] = []  # seconds over each link
+        self.slow: list[float] = []
         self.bytes_in: list[int] = []
         self.losses: list[float] = []
 
@@ -59,9 +60,18 @@ class Arm:
         stats = self.job.context.stats() if self.job is not None else None
         return float(stats.fetched_bytes + stats.sent_bytes) if stats is not None else 0.0
 
-    def minibatch(self, tokens: torch.Tensor) -> None:
+    def turn(self, tokens: torch.Tensor) -> None:
+        let_run()
+        self.fast.append(self.minibatch(tokens))
+        slow_down()
+        before = received()
+        self.slow.append(self.minibatch(tokens))
+        self.bytes_in.append(received() - before)
+
+    def minibatch(self, tokens: torch.Tensor) -> float:
+        """Seconds."""
         dist.barrier()
-        begin, before = time.perf_counter(), received()
+        begin = time.perf_counter()
         loss = 0.0
         for number in self.microbatches(range(MICROBATCHES)):
             one = self.module(tokens + number).square().mean() / MICROBATCHES
@@ -72,9 +82,8 @@ class Arm:
         self.optimizer.step()
         self.optimizer.zero_grad()
         dist.barrier()
-        self.seconds.append(time.perf_counter() - begin)
-        self.bytes_in.append(received() - before)
         self.losses.append(loss)
+        return time.perf_counter() - begin
 
 
 def sharded(mesh: Any) -> nn.Module:
@@ -87,20 +96,17 @@ def sharded(mesh: Any) -> nn.Module:
 
 
 def report(arms: list[Arm], size: int, counted: dict[str, float]) -> None:
-    print(f"2 hosts of {size // 2} ranks, a link of {RATE}; {MICROBATCHES} microbatches of {TOKENS} tokens a rank")
-    print(f"{'':24}s a minibatch  tokens/s  MB into a host  as libodc counts  hidden")
-    compute = statistics.median(arms[0].seconds)
+    print(f"2 hosts of {size // 2} ranks; {MICROBATCHES} microbatches of {TOKENS} tokens a rank; seconds, medians")
+    print(f"{'':20}{'fast link':>10}{RATE:>10}  tokens/s  MB into a host  as libodc counts  hidden")
     for arm in arms:
-        seconds = statistics.median(arm.seconds)
-        moved = statistics.median(arm.bytes_in)
-        is_odc = arm.job is not None
-        share = f"{hidden(seconds, compute, moved):7.1%}" if arm is not arms[0] else ""
-        by_odc = f"{counted[arm.name] / 1e6:.1f}" if is_odc else ""
+        fast, slow, moved = (statistics.median(one) for one in (arm.fast, arm.slow, arm.bytes_in))
+        share = f"{hidden(slow, fast, moved):8.1%}" if arm is not arms[0] else ""
+        by_odc = f"{counted[arm.name] / 1e6:.1f}" if arm.job is not None else ""
         print(
-            f"{arm.name:24}{seconds:13.3f}{MICROBATCHES * TOKENS * size / seconds:10.0f}{moved / 1e6:16.1f}"
-            f"{by_odc:>18}  {share}"
+            f"{arm.name:20}{fast:10.3f}{slow:10.3f}{MICROBATCHES * TOKENS * size / slow:10.0f}{moved / 1e6:16.1f}"
+            f"{by_odc:>17}{share}"
         )
-    plain, cached = (statistics.median(arms[number].seconds) for number in (1, 3))
+    plain, cached = (statistics.median(arms[number].slow) for number in (1, 3))
     print(f"odc, node cache, over fsdp2 over gloo: {plain / cached:.2f}x")
 
 
@@ -118,9 +124,10 @@ def main() -> None:
         begin = {}
         for turn in range(1 + TURNS):
             for arm in arms:
-                arm.minibatch(tokens)
+                arm.turn(tokens)
                 if turn == 0:  # warms up
-                    arm.seconds.clear()
+                    arm.fast.clear()
+                    arm.slow.clear()
                     arm.bytes_in.clear()
                     begin[arm.name] = arm.counted()
         for arm in arms[1:]:
@@ -128,8 +135,8 @@ def main() -> None:
                 if abs(mine - others) > 1e-5 * abs(others):
                     raise SystemExit(f"{arm.name}: a loss is {mine}, and {others} where nothing is sharded")
         counted = {}
-        for arm in arms:  # of all ranks: what comes into one host is half
-            total = torch.tensor((arm.counted() - begin[arm.name]) / TURNS / 2, dtype=torch.float64)
+        for arm in arms:  # a minibatch's, of all ranks: what comes into one host is half
+            total = torch.tensor((arm.counted() - begin[arm.name]) / (2 * TURNS) / 2, dtype=torch.float64)
             dist.all_reduce(total)
             counted[arm.name] = float(total)
         if rank == 0:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs fsdp2_nodes.py on two hosts of this machine, of two ranks each, whose link has RATE (default 1gbit).
+# Runs fsdp2_nodes.py on two hosts of this machine, of two ranks each, whose slow link has RATE (default 1gbit).
 # usage: fsdp2_nodes.sh [RATE]
 exec bash "$(dirname "$0")/fsdp2_hosts.sh" "${1-1gbit}" 4 fsdp2_nodes.py

@@ -1,10 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The link between the hosts that fsdp2_hosts.sh makes."""
+"""The link between the hosts that fsdp2_hosts.sh makes, and how much of its time is hidden."""
 
 import os
+import subprocess
 
 RATE = os.environ.get("ODC_BENCH_RATE", "1gbit")  # as tc writes it
 _UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+
+
+def slow_down() -> None:
+    """What this host sends, to RATE, by Linux's token bucket filter."""
+    _queue("replace", "tbf", "rate", RATE, "burst", "256kb", "latency", "100ms")
+
+
+def let_run() -> None:
+    """What this host sends, as fast as the machine does."""
+    _queue("replace", "pfifo")
+
+
+def _queue(change: str, *kind: str) -> None:
+    subprocess.run(["tc", "qdisc", change, "dev", "net0", "root", *kind], check=True)
 
 
 def received() -> int:
@@ -14,11 +29,10 @@ def received() -> int:
 
 
 def network_seconds(moved: float) -> float:
-    """What the link takes for so many bytes in one direction."""
+    """What the slowed link takes for so many bytes in one direction."""
     return moved * 8 / (float(RATE[:-4]) * _UNITS[RATE[-4:]])
 
 
-def hidden(seconds: float, compute: float, moved: float) -> float:
-    """The share of the network's time that does not add to the seconds of compute alone. All that FSDP2 and the library
-    do besides moving counts as network, too."""
-    return 1 - max(seconds - compute, 0) / network_seconds(moved)
+def hidden(seconds: float, without: float, moved: float) -> float:
+    """The share of the network's time that `seconds` over the slowed link do not have beside those `without` it."""
+    return 1 - max(seconds - without, 0) / network_seconds(moved)
