@@ -19,11 +19,11 @@ namespace odc {
 
 namespace {
 
-// Bounds of a plan's time: comparisons per sample to refine a partition over ranks, and placements of the exhaustive search,
-// which runs for up to kSearchItems samples.
+// Bounds of a plan's time: comparisons per sample to refine a partition over ranks, and of ranks in the exhaustive search, which
+// runs for up to kSearchItems samples.
 constexpr uint64_t kRankSteps = 30'000;
 constexpr uint64_t kRankStepsAtMost = 6'000'000;
-constexpr uint64_t kSearchNodes = 10'000;
+constexpr uint64_t kSearchSteps = 600'000;
 constexpr size_t kSearchItems = 32;
 
 constexpr int32_t kToBeClaimed = -1;  // for a rank
@@ -49,7 +49,7 @@ Parts best_of(std::vector<Parts> starts, const Minibatch &minibatch, CountLimits
         }
     }
     if (minibatch.samples() <= kSearchItems) {
-        search(*best, minibatch.costs, minibatch.speeds, limits, kSearchNodes);
+        search(*best, minibatch.costs, minibatch.speeds, limits, kSearchSteps / minibatch.speeds.size());
     }
     return std::move(*best);
 }

@@ -299,13 +299,11 @@ class Search {
 public:
     Search(Parts &parts, const std::vector<double> &costs, const Speeds &speeds, CountLimits limits, uint64_t nodes)
         : best_(parts), costs_(costs), speeds_(speeds), limits_(limits), nodes_(nodes), items_(by_cost(costs)),
-          parts_(parts.size()), sums_(parts.size(), 0.0), least_(makespan(parts, costs, speeds)),
+          orders_(costs.size() + 1, by_cost(speeds)), parts_(parts.size()), sums_(parts.size()), times_(parts.size()),
+          missing_(limits.low * parts.size()), least_(makespan(parts, costs, speeds)),
           enough_(lower_bound(costs, speeds)) {}
 
-    void run() {
-        missing_ = limits_.low * parts_.size();
-        place(0);
-    }
+    void run() { place(0); }
 
 private:
     void place(size_t placed) {
@@ -315,34 +313,53 @@ private:
             return;
         }
         const uint32_t item = items_[placed];
-        std::vector<uint32_t> order(parts_.size());
-        std::iota(order.begin(), order.end(), 0U);
-        std::stable_sort(order.begin(), order.end(), [&](uint32_t x, uint32_t y) {
-            const double of_x = sums_[x] / speeds_[x];
-            const double of_y = sums_[y] / speeds_[y];
-            return of_x != of_y ? of_x < of_y : speeds_[x] > speeds_[y];
-        });
+        const std::vector<uint32_t> &order = orders_[placed];
         for (size_t i = 0; i < order.size() && nodes_ > 0 && least_ > enough_ * (1 + kNegligible); ++i) {
             const uint32_t part = order[i];
-            if ((sums_[part] + costs_[item]) / speeds_[part] >= least_ * (1 - kNegligible)) {
+            const double sum = sums_[part];
+            const double time = (sum + costs_[item]) / speeds_[part];
+            if (time >= least_ * (1 - kNegligible)) {
                 continue;
             }
             const size_t count = parts_[part].size();
-            const bool same = i > 0 && sums_[order[i - 1]] == sums_[part] && speeds_[order[i - 1]] == speeds_[part] &&
+            const bool same = i > 0 && sums_[order[i - 1]] == sum && speeds_[order[i - 1]] == speeds_[part] &&
                               parts_[order[i - 1]].size() == count;
             const size_t missing = missing_ - (count < limits_.low ? 1 : 0);
             if (same || count == limits_.high || missing > items_.size() - placed - 1) {
                 continue;
             }
             --nodes_;
-            const double sum = std::exchange(sums_[part], sums_[part] + costs_[item]);
+            sums_[part] += costs_[item];
+            const double time_before = std::exchange(times_[part], time);
             const size_t missing_before = std::exchange(missing_, missing);
             parts_[part].push_back(item);
+            order_after(placed, i);
             place(placed + 1);
             parts_[part].pop_back();
             missing_ = missing_before;
+            times_[part] = time_before;
             sums_[part] = sum;
         }
+    }
+
+    // The order of the next item's choices: that of this one's, in which the part at `i` has grown.
+    void order_after(size_t placed, size_t i) {
+        const std::vector<uint32_t> &order = orders_[placed];
+        std::vector<uint32_t> &next = orders_[placed + 1];
+        const uint32_t grown = order[i];
+        std::copy_n(order.begin(), i, next.begin());
+        for (; i + 1 < order.size() && shorter(order[i + 1], grown); ++i) {
+            next[i] = order[i + 1];
+        }
+        next[i] = grown;
+        std::copy(order.begin() + static_cast<std::ptrdiff_t>(i) + 1, order.end(),
+                  next.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+    }
+
+    bool shorter(uint32_t x, uint32_t y) const {
+        return times_[x] != times_[y]     ? times_[x] < times_[y]
+               : speeds_[x] != speeds_[y] ? speeds_[x] > speeds_[y]
+                                          : x < y;
     }
 
     static constexpr double kNegligible = 1e-12;
@@ -353,10 +370,12 @@ private:
     CountLimits limits_;
     uint64_t nodes_;
     std::vector<uint32_t> items_;
+    std::vector<std::vector<uint32_t>> orders_;  // of the parts, by the number of items placed: the shortest first
     Parts parts_;
     std::vector<double> sums_;
-    size_t missing_ = 0;  // items still needed to bring every part to limits_.low
-    double least_;        // makespan of best_
+    std::vector<double> times_;  // of the parts
+    size_t missing_;             // items still needed to bring every part to limits_.low
+    double least_;               // makespan of best_
     double enough_;
 };
 
