@@ -120,9 +120,9 @@ ODC_API void odc_destroy(odc_context *context);
 /* ---- Shards ---- */
 /* All listed ranks register the same description in the same minibatch, in any order. With ODC_SUM_EXACT (f32, bf16, f16) the
  * sums' bits depend on the gradients only, not on order, ranks, hosts, slices or memory: they are 64-bit integers in units of
- * largest / 2^51, of which sync makes f32 in place. Each minibatch's `largest` is 64 times the largest sum of the one before, and
- * at least half of its `largest`. What is not below is added as the largest there is, counted in odc_stats, logged, and raises the
- * next one 64 times. A NaN, an infinity, or more than f32 holds reads NaN. After more than 4,096 additions sync aborts the job. */
+ * largest / 2^51, of which sync makes f32 in place. Each minibatch's `largest` is 64 times the largest sum of the one before, or up
+ * to 2^16 times that on its way down, by half. What is not below is added as the largest there is, counted in odc_stats, logged, and
+ * raises the next one 64 times. A NaN, an infinity, or more than f32 holds reads NaN. After over 4,096 additions its owner aborts. */
 typedef struct odc_shard_desc {
     uint64_t struct_size;
     const char *name;         /* 1..255 bytes, copied; unique among this context's registered shards */
@@ -181,7 +181,7 @@ ODC_API odc_status odc_minibatch_sync(odc_context *context);
 /* In the sync, or between sync and publish: combines `count` <= 64 values by `op`, an odc_reduction; all ranks get equal bits. */
 ODC_API odc_status odc_minibatch_sync_reduce(odc_context *context, double *values, size_t count, int32_t op);
 ODC_API odc_status odc_all_reduce(odc_context *context, double *values, size_t count, int32_t op);
-/* An exact sum (losses, tokens, squared norms) has the same bits whichever rank adds which values, in any order: an integer in units
+/* An exact sum (losses, tokens) has the same bits whichever rank adds which values, in any order: an integer in units
  * of 2^-64, as ODC_EXACT_DIGITS doubles, zeros at first. odc_exact_add rounds values, below 2^94, to a unit. ODC_SUM adds digits of
  * up to 2^20 ranks exactly, ten exact sums in a call; odc_exact_value makes the nearest double of digits. Both need no context. */
 #define ODC_EXACT_DIGITS 6

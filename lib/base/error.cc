@@ -15,13 +15,12 @@ std::string joined(const std::vector<std::string> &items, const char *between) {
     return text;
 }
 
-std::string listed(const std::vector<std::string> &items, const char *between) {
-    constexpr size_t kMost = 4;
-    if (items.size() <= kMost) {
+std::string listed(const std::vector<std::string> &items, const char *between, size_t most) {
+    if (items.size() <= most) {
         return joined(items, between);
     }
-    const auto first = items.begin();
-    return formatted("{}{}and {} more", joined({first, first + kMost}, between), between, items.size() - kMost);
+    const auto end = items.begin() + static_cast<std::ptrdiff_t>(most);
+    return formatted("{}{}and {} more", joined({items.begin(), end}, between), between, items.size() - most);
 }
 
 void put(std::span<char> field, std::string_view text) {

@@ -24,8 +24,8 @@ private:
     odc_status status_;
 };
 
-// "eth0; eth1": a list for a message; a long list is cut to its first items and "and 7 more".
-std::string listed(const std::vector<std::string> &items, const char *between);
+// "eth0; eth1": a list for a message; a long list is cut to its first `most` items and "and 7 more".
+std::string listed(const std::vector<std::string> &items, const char *between, size_t most = 4);
 std::string joined(const std::vector<std::string> &items, const char *between);  // without a limit
 
 // Copies a text and a terminating zero. A text that is too long is cut at a UTF-8 character and ends in "...". Does not

@@ -16,7 +16,7 @@ constexpr int64_t kHelloNs = 5'000'000'000;         // for a client to prove its
 constexpr int64_t kCrowdedHelloNs = 1'000'000'000;  // where it keeps others out
 constexpr int64_t kBriefNs = 500'000'000;           // the same for a rank 0 that its caller has interrupted
 constexpr int64_t kLastRoundNs = 1'000'000'000;
-constexpr int kNamed = 16;  // missing ranks named before the rest is counted
+constexpr size_t kNamed = 16;  // missing ranks named before the rest is counted
 
 }  // namespace
 
@@ -429,17 +429,13 @@ std::string RendezvousServer::missing() const {
     if (!addresses_.empty()) {
         text += formatted(" ({})", addresses_);
     }
-    text += "; missing:";
-    int named = 0;
-    for (int rank = 1; rank < size_ && named < kNamed; ++rank) {
+    std::vector<std::string> ranks;
+    for (int rank = 1; rank < size_; ++rank) {
         if (!handed_in_[static_cast<size_t>(rank)]) {
-            text += formatted("{} rank {}", named > 0 ? "," : "", rank);
-            ++named;
+            ranks.push_back(formatted("rank {}", rank));
         }
     }
-    if (size_ - present_ > named) {
-        text += formatted(" and {} more", size_ - present_ - named);
-    }
+    text += "; missing: " + listed(ranks, ", ", kNamed);
     return text + formatted(" ({} of {} {}{})", present_, size_, round_ > 1 ? "came again" : "came", turned_away());
 }
 

@@ -42,7 +42,8 @@ ExponentVote next_vote(double largest, uint64_t clamped, int exponent) {
         if (std::frexp(largest, &above) == 0.5) {
             --above;  // largest = 2^above
         }
-        asked = std::max(above + exponent - kExactBits + kHeadroom, exponent - kMostFall);
+        const int wanted = above + exponent - kExactBits + kHeadroom;
+        asked = std::max(wanted, std::min(exponent - 1, wanted + kMostExcess));
     }
     if (clamped > 0) {
         asked = std::max(asked.value_or(kLeastExponent), exponent + kHeadroom);

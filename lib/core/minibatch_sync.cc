@@ -186,7 +186,11 @@ void Context::count_lateness() {
             last_at = at;
         }
     }
-    job_.log().debug("syncs; rank {} came last, {} us after this one", last, (last_at - mine) / 1000);
+    if (last == job_.rank()) {
+        job_.log().debug("syncs; this rank came last");
+    } else {
+        job_.log().debug("syncs; rank {} came last, {} us after this one", last, (last_at - mine) / 1000);
+    }
     counters_.peers[static_cast<size_t>(last)].sync_last.add(1);
     counters_.sync_last_rank.set(static_cast<uint64_t>(last));
     counters_.sync_wait_ns.add(static_cast<uint64_t>(last_at - mine));

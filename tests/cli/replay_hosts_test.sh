@@ -23,13 +23,13 @@ j = json.load(open(sys.argv[1]))
 hosts, microbatches = int(sys.argv[2]), int(sys.argv[3])
 s = j["settings"]
 ranks, numel, layers = s["ranks"], s["layer_elements"], s["layers"]
-mates = ranks // hosts
+local_ranks = ranks // hosts
 chunk = -(-numel // ranks)  # torch.chunk
 slices = [max(0, min(numel - rank * chunk, chunk)) for rank in range(ranks)]
-foreign = [numel - sum(slices[host * mates : (host + 1) * mates]) for host in range(hosts)]
+foreign = [numel - sum(slices[host * local_ranks : (host + 1) * local_ranks]) for host in range(hosts)]
 p, g = 2, 4
 wanted = {
-    "flat": sum(mates * microbatches * n * layers * (2 * p + g) for n in foreign) / hosts,
+    "flat": sum(local_ranks * microbatches * n * layers * (2 * p + g) for n in foreign) / hosts,
     "cache": sum(n * layers * (p + (8 if s["exact"] else 4)) for n in foreign) / hosts,
     "ring": microbatches * (ranks - 1) / ranks * numel * layers * (2 * p + g),
 }

@@ -262,6 +262,7 @@ refuses 2 '^odc: --slow 0:2:4-3, last minibatch: "3" is not a whole number from 
 refuses 2 '^odc: --slow names rank 8; the run has ranks 0 to 7$' --lengths "$lengths" --slow 7:2,8:2
 refuses 2 '^odc: --slow names minibatch 13; the run has minibatches 1 to 12$' --lengths "$lengths" --slow 0:2:12-13
 refuses 2 'did you mean --noise?' --lengths "$lengths" --nosie 0.1
+refuses 2 '--exact takes no value' --lengths "$lengths" --exact=3
 refuses 2 '^odc: --claim: "1.5" is not a number from 0.01 to 1$' --lengths "$lengths" --claim 1.5
 refuses 2 'did you mean --claim?' --lengths "$lengths" --claims 0.25
 refuses 2 '^odc: --noise: "1" is not a number from 0 to 0.9$' --lengths "$lengths" --noise 1

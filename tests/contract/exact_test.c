@@ -331,6 +331,36 @@ static void the_extremes_of_f32_are_within_reach(void **state) {
     run_ranks(1, extremes, NULL);
 }
 
+/* The first minibatch's unit is that of the default `largest`, too coarse for these; the second one's is that of the first. */
+static void small_sums(odc_context *context, void *arg) {
+    enum { COUNT = 1000 };
+    (void)arg;
+    odc_shard_desc desc = describe_exact("small", COUNT, 0, ODC_F32);
+    tensor t = make_described(context, &desc);
+    for (int minibatch = 0; minibatch < 2; ++minibatch) {
+        CHECK_OK(odc_publish_all(context, NULL));
+        float full[COUNT];
+        for (int i = 0; i < COUNT; ++i) {
+            full[i] = ldexpf(1, -30) * (1 + (float)i / COUNT);
+        }
+        for (int i = 0; i < 3; ++i) {
+            add_full(t, full);
+        }
+        CHECK_OK(odc_minibatch_sync(context));
+        float *sums = new_sums(t);
+        for (int i = 0; i < COUNT && minibatch > 0; ++i) {
+            CHECK(fabs(sums[i] - 3 * (double)full[i]) <=
+                  ldexp(6, -30 - 24)); /* half a unit of the largest sum in f32 */
+        }
+        free(sums);
+    }
+}
+
+static void small_sums_are_as_fine_as_f32_from_the_second_minibatch_on(void **state) {
+    (void)state;
+    run_ranks(1, small_sums, NULL);
+}
+
 /* ---- Shards ---- */
 
 static void two_kinds(odc_context *context, void *arg) {
@@ -503,6 +533,7 @@ int main(void) {
         cmocka_unit_test(what_is_too_large_is_clamped_counted_and_told),
         cmocka_unit_test(what_is_not_finite_makes_its_element_nan),
         cmocka_unit_test(the_extremes_of_f32_are_within_reach),
+        cmocka_unit_test(small_sums_are_as_fine_as_f32_from_the_second_minibatch_on),
         cmocka_unit_test(shards_of_both_kinds_live_side_by_side_and_one_after_the_other),
         cmocka_unit_test(they_take_four_bytes_more_an_element),
         cmocka_unit_test(what_cannot_be_summed_exactly_is_refused),

@@ -9,6 +9,7 @@ enum {
     LEAST_EXPONENT = -98,
     MOST_EXPONENT = 127,
     HEADROOM = 6,
+    MOST_EXCESS = 16,
     EXPONENT_OF_HALF = 16,
     DEFAULT_EXPONENT = 10,
     SPECIAL_SALTS = 5, /* one of so many has elements that are too large; one, that are not finite */
@@ -109,7 +110,8 @@ static void end_minibatch(exact_model *m, uint64_t largest) {
     int next = m->exponent;
     if (largest > 0) {
         int asked = bits_of(largest) + m->exponent - BITS + HEADROOM;
-        next = asked > m->exponent - 1 ? asked : m->exponent - 1;
+        next = m->exponent - 1 < asked + MOST_EXCESS ? m->exponent - 1 : asked + MOST_EXCESS;
+        next = next > asked ? next : asked;
     }
     if (m->clamped > 0 && next < m->exponent + HEADROOM) {
         next = m->exponent + HEADROOM;

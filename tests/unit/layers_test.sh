@@ -24,7 +24,14 @@ while read -r folder; do
 done < <(sed -n 's/^| `\([a-z_/]*\)\/` .*/\1/p' lib/README.md)
 [ "$number" -gt 5 ] || complain "lib/README.md has no table of folders"
 
-includes_of() { sed -n 's/^ *# *include "\([^"]*\)".*/\1/p' "$1"; }
+# Also of lib/ in angle brackets, as it is on the compiler's path.
+includes_of() {
+    local header
+    sed -n 's/^ *# *include "\([^"]*\)".*/\1/p' "$1"
+    for header in $(sed -n 's/^ *# *include <\([^>]*\)>.*/\1/p' "$1"); do
+        [ ! -e "lib/$header" ] || echo "$header"
+    done
+}
 module_of() {
     local name=${1#lib/}
     printf '%s' "${name%%.*}"

@@ -107,6 +107,9 @@ size_t check_options(const CLI::App &app, const std::vector<std::string> &words,
         if (option == nullptr) {
             refuse_option(app, name);
         }
+        if (option->get_items_expected_max() == 0 && word != name && word.starts_with("--")) {
+            throw Exit{2, name + " takes no value" + see_help(app)};
+        }
         if (option->get_items_expected_min() > 0 && name == word) {
             ++at;  // its value may begin with "-"
         }

@@ -320,10 +320,10 @@ void print_table(const Report &report) {
             "fastest rank, whichever takes longer; claimed: of the compute time\n");
     }
     fmt::print(
-        "{:.1f} GB gathered and {:.1f} GB added in {} layers of {} elements; every sum equals the model's, "
+        "{:.1f} GB gathered and {:.1f} GB added in {} layers of {} elements{}; every sum equals the model's, "
         "in both schedules\n",
         double(sum.gather_bytes) * 1e-9, double(sum.scatter_add_bytes) * 1e-9, report.model.layers,
-        report.layer_elements);
+        report.layer_elements, report.settings.sum == ODC_SUM_EXACT ? " by exact sums" : "");
     if (report.settings.lookahead > 1) {
         const Exchanged &exchanged = report.workload.exchanged;
         fmt::print(

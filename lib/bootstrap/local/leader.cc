@@ -20,6 +20,7 @@ namespace {
 
 constexpr int64_t kHelloNs = 2'000'000'000;   // until a connection must have sent its hello
 constexpr int64_t kNameRetryNs = 10'000'000;  // until the name is tried again, if its holder cannot be waited for
+constexpr size_t kNamed = 16;                 // missing ranks named before the rest is counted
 
 // Ranks of the group have local ranks, in order; the leader's is 0.
 class Leader {
@@ -184,7 +185,7 @@ private:
             }
             Fd socket = std::move(undecided_[i].socket);
             undecided_.erase(undecided_.begin() + static_cast<std::ptrdiff_t>(i));
-            // A hello of another version may be a stranger's bytes; it is one if it names the sender's pid as the kernel does.
+            // A hello of another version may be a foreign client's bytes; it is one if it names the sender's pid as the kernel does.
             if (what == Received::Message &&
                 (hello.version == self_.version || hello.pid == credentials_of(socket.get()).pid)) {
                 admit(std::move(socket), hello, std::move(self));
@@ -271,15 +272,18 @@ private:
     }
 
     std::string missing() const {
-        std::string text = formatted("odc_init waited {:.3g} s at \"{}\"; missing:", deadline_.waited_s(), group_.name);
+        std::vector<std::string> ranks;
         for (size_t local_rank = 1; local_rank < local_size_; ++local_rank) {
             if (peers_[local_rank].pid == 0) {
-                text += formatted(" rank {}", group_.ranks[local_rank]);
+                ranks.push_back(formatted("rank {}", group_.ranks[local_rank]));
             }
         }
-        text += formatted(" ({} of {} came", present_, local_size_);
+        std::string text =
+            formatted("odc_init waited {:.3g} s at \"{}\"; missing: {} ({} of {} came", deadline_.waited_s(),
+                      group_.name, listed(ranks, ", ", kNamed), present_, local_size_);
         if (turned_away_ > 0) {
-            text += formatted(", {} connections were turned away", turned_away_);
+            text += formatted(", {} {} turned away", turned_away_,
+                              turned_away_ == 1 ? "connection was" : "connections were");
         }
         return text + ")" + doubt(group_);
     }
