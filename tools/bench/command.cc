@@ -7,7 +7,7 @@
 #include "bench/race.h"
 #include "bench/report.h"
 #include "cli/exit.h"
-#include "cli/numbers.h"
+#include "cli/number_options.h"
 #include "cli/verbs.h"
 #include "rank/context.h"
 #include "rank/routes.h"
@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <map>

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include <cstring>
 #include <optional>
@@ -236,7 +237,7 @@ void add_network(Json &json, const BenchOptions &options, const std::vector<Rout
 
 void print_result(const BenchOptions &options, const std::vector<Route> &routes, const Json &json) {
     if (options.json) {
-        fmt::print("{}\n", json.dump());
+        fmt::print("{}\n", line_text(json));
         return;
     }
     print_head(options, json);
