@@ -43,7 +43,7 @@ esac
 
 bash tests/install.sh demo
 echo "Into build/python: torch (3 GB with CUDA, 200 MB for CPUs only: pip's settings or ODC_TORCH_INDEX say which), matplotlib"
-echo "(30 MB), and libodc, which is compiled in some minutes."
+echo "(30 MB), and libodc, which is compiled in a minute or two."
 bash tests/venv.sh torch pictures
 
 cores=$(nproc)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // odc info: this build, the transports and why some are not ready, and the settings in effect.
 #include "cli/exit.h"
+#include "cli/json.h"
 #include "cli/sysfs.h"
 #include "cli/verbs.h"
 #include "cli/version.h"
@@ -119,18 +120,18 @@ std::vector<Setting> settings() {
 }
 
 void print_json(const std::vector<Transport> &transports, const std::vector<Setting> &settings) {
-    nlohmann::ordered_json json = {{"build", odc_build()}};
+    Json json = {{"build", odc_build()}};
     json["version"] = version_text();
     json["library"] = library_path();
     for (const Transport &row : transports) {
-        nlohmann::ordered_json &entry = json["transports"].emplace_back();
+        Json &entry = json["transports"].emplace_back();
         entry = {{"name", row.name}, {"ready", row.why_not.empty()}};
         if (!row.why_not.empty()) {
             entry["why_not"] = row.why_not;
         }
     }
     for (const Setting &row : settings) {
-        nlohmann::ordered_json &entry = json["settings"].emplace_back();
+        Json &entry = json["settings"].emplace_back();
         entry = {{"name", row.name},
                  {"value", row.value},
                  {"source", row.from_environment ? "environment" : "default"},
@@ -139,7 +140,7 @@ void print_json(const std::vector<Transport> &transports, const std::vector<Sett
             entry["refused"] = row.refusal;
         }
     }
-    fmt::print("{}\n", json.dump(2));
+    fmt::print("{}\n", lines_text(json));
 }
 
 void print_transports(const std::vector<Transport> &transports) {

@@ -2,8 +2,9 @@
 // `odc plan`: which rank runs which samples in which microbatches, of one minibatch or of several planned together, as a table or
 // as JSON.
 #include "cli/exit.h"
+#include "cli/json.h"
 #include "cli/lengths.h"
-#include "cli/numbers.h"
+#include "cli/number_options.h"
 #include "cli/plan_options.h"
 #include "cli/verbs.h"
 
@@ -98,8 +99,8 @@ public:
     std::vector<int32_t> microbatch_of;
 };
 
-nlohmann::ordered_json ranks_json(const MinibatchPlan &plan) {
-    nlohmann::ordered_json out = nlohmann::ordered_json::array();
+Json ranks_json(const MinibatchPlan &plan) {
+    Json out = Json::array();
     for (const RankPlan &rank : plan.ranks) {
         out.push_back({{"cost", rank.cost}, {"microbatches", rank.microbatches}});
     }
@@ -139,15 +140,15 @@ void plan_minibatch(const PlanOptions &options, const std::vector<uint64_t> &len
     }
     const MinibatchPlan plan = made.plans(options, lengths, cost)[0];
     if (options.format == Format::Json) {
-        nlohmann::ordered_json out = {{"policy", options.policy},
-                                      {"makespan", summary.makespan},
-                                      {"lower_bound", summary.lower_bound},
-                                      {"collective_makespan", summary.collective_makespan},
-                                      {"ranks", ranks_json(plan)}};
+        Json out = {{"policy", options.policy},
+                    {"makespan", summary.makespan},
+                    {"lower_bound", summary.lower_bound},
+                    {"collective_makespan", summary.collective_makespan},
+                    {"ranks", ranks_json(plan)}};
         if (options.tail > 0) {
             out["items"] = plan.tail.microbatches;
         }
-        fmt::print("{}\n", out.dump());
+        fmt::print("{}\n", line_text(out));
         return;
     }
     print_table(options, plan, summary.makespan);
@@ -193,31 +194,29 @@ struct Window {
     std::optional<double> sorted_rows_before;  // in the order of the data
 };
 
-nlohmann::ordered_json number_or_null(const std::optional<double> &number) {
-    return number ? nlohmann::ordered_json(*number) : nlohmann::ordered_json(nullptr);
-}
+Json number_or_null(const std::optional<double> &number) { return number ? Json(*number) : Json(nullptr); }
 
 void print_window_json(const PlanOptions &options, const Window &window) {
     const odc_window_summary &summary = window.summary;
-    nlohmann::ordered_json out = {{"policy", options.policy},
-                                  {"lookahead", options.lookahead},
-                                  {"makespan", summary.makespan},
-                                  {"makespan_before", summary.makespan_before},
-                                  {"collective_makespan", summary.collective_makespan},
-                                  {"collective_makespan_before", summary.collective_makespan_before},
-                                  {"sorted_rows_makespan", number_or_null(window.sorted_rows)},
-                                  {"sorted_rows_makespan_before", number_or_null(window.sorted_rows_before)},
-                                  {"lower_bound", summary.lower_bound},
-                                  {"moved", summary.moved},
-                                  {"displacement", summary.displacement},
-                                  {"token_variation", summary.token_variation},
-                                  {"token_variation_before", summary.token_variation_before},
-                                  {"tokens", summary.tokens},
-                                  {"minibatches", nlohmann::ordered_json::array()}};
+    Json out = {{"policy", options.policy},
+                {"lookahead", options.lookahead},
+                {"makespan", summary.makespan},
+                {"makespan_before", summary.makespan_before},
+                {"collective_makespan", summary.collective_makespan},
+                {"collective_makespan_before", summary.collective_makespan_before},
+                {"sorted_rows_makespan", number_or_null(window.sorted_rows)},
+                {"sorted_rows_makespan_before", number_or_null(window.sorted_rows_before)},
+                {"lower_bound", summary.lower_bound},
+                {"moved", summary.moved},
+                {"displacement", summary.displacement},
+                {"token_variation", summary.token_variation},
+                {"token_variation_before", summary.token_variation_before},
+                {"tokens", summary.tokens},
+                {"minibatches", Json::array()}};
     for (const MinibatchPlan &plan : window.plans) {
         out["minibatches"].push_back({{"makespan", plan.makespan()}, {"ranks", ranks_json(plan)}});
     }
-    fmt::print("{}\n", out.dump());
+    fmt::print("{}\n", line_text(out));
 }
 
 void print_window_table(const PlanOptions &options, const Window &window) {

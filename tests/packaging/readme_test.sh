@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The example of docs/c.md compiles as C99 without a warning and runs as four ranks; the table of odc replay in docs/command.md
-# is what it prints, except the figures; the links of README.md and docs/ are valid, the library has the sentences of
+# The example of docs/c.md compiles as C99 without a warning and runs as four ranks; the tables of odc replay and odc bench in
+# docs/command.md are what they print, except the figures; the links of README.md and docs/ are valid, the library has the sentences of
 # docs/troubleshooting.md, and the patch of lib/transport/README.md applies.
 set -u
 : "${ODC_SOURCE_DIR:?the folder of the sources}" "${ODC_BUILD_DIR:?the folder of the build}" "${ODC:?the odc command}"
@@ -22,6 +22,14 @@ sed -n '/^emulated device/,/^```$/p' "$ODC_SOURCE_DIR/docs/command.md" | sed '$d
 timeout 60 "$ODC" replay --ranks 2 --minibatch 2 \
     --minibatches 1 --seconds 0.5 >"$work/printed" 2>"$work/err" || { cat "$work/err" >&2; exit 1; }
 diff <(form "$work/shown") <(form "$work/printed") || { echo "docs/command.md does not show what odc replay prints" >&2; exit 1; }
+
+# The loop and the processors are the machine's, and whether there are ratios depends on the verdict.
+bench_form() {
+    form "$1" | sed -E '/^libodc N\.N/d; /^ measured beside them: /d; s/ \((memcpy|non-temporal copy)\)$//; s/N \(N to N\)$/-/'
+}
+sed -n '/^odc bench gather: /,/^```$/p' "$ODC_SOURCE_DIR/docs/command.md" | sed '$d' >"$work/shown"
+timeout 60 "$ODC" bench gather --bytes 64KiB --pairs 6 --sample-ms 1 >"$work/printed" 2>"$work/err" || { cat "$work/err" >&2; exit 1; }
+diff <(bench_form "$work/shown") <(bench_form "$work/printed") || { echo "docs/command.md does not show what odc bench prints" >&2; exit 1; }
 
 # The commands that a newcomer is timed with, and the picture, which carries its run's result.
 bash "$ODC_SOURCE_DIR/tests/packaging/newcomer.sh" commands || exit 1

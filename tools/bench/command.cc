@@ -7,7 +7,7 @@
 #include "bench/race.h"
 #include "bench/report.h"
 #include "cli/exit.h"
-#include "cli/numbers.h"
+#include "cli/number_options.h"
 #include "cli/verbs.h"
 #include "rank/context.h"
 #include "rank/routes.h"
@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <map>
@@ -43,7 +44,7 @@ const char *const kMethod =
     "The verdict compares the interval with the bar that docs/performance.md has for these bytes, if any.\n"
     "Pairs during which other programs use more than 20 % of the processors are repeated, half as many as\n"
     "--pairs at most, and the least disturbed ones count. Where others use more than that during these, too,\n"
-    "the verdict is \"not resolved\", as it is with fewer than 6 pairs.\n"
+    "the verdict is \"not resolved\", as it is with fewer than 6 pairs, and the table has no ratios.\n"
     "gather:       the bare loop is memcpy or a non-temporal copy, whichever is faster on this machine.\n"
     "scatter-add:  at least 8 additions per minibatch after one that is not timed (the first one stores\n"
     "              instead of adding); the bare loop adds the same types under spin locks,\n"

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include <cstring>
 #include <optional>
@@ -45,7 +46,13 @@ void print_rate(const std::string &title, double rate, const std::string &text =
     fmt::print("{:<22}{:>8.2f} GB/s per rank{}\n", title, rate, text);
 }
 
+bool has_resolved_ratios(const Json &json) { return is_resolved(json["verdict"].get<std::string>()); }
+
 void print_ratio(const Json &json, const std::string &title, const std::string &key) {
+    if (!has_resolved_ratios(json)) {
+        fmt::print("{:<22}{:>9}\n", title, "-");
+        return;
+    }
     fmt::print("{:<22}{:>9.3f} ({:.3f} to {:.3f})\n", title, json[key].get<double>(), json[key + "_low"].get<double>(),
                json[key + "_high"].get<double>());
 }
@@ -64,10 +71,13 @@ void print_disturbance(const Json &json) {
     }
 }
 
-// The other contestants. Whether their ratios are resolved is in the first verdict.
+// The other contestants.
 void print_other(const Json &json, const std::string &title, const std::string &key, const std::string &text) {
-    if (json.contains(key + "_gbps")) {
-        print_rate(title, json[key + "_gbps"].get<double>(), text);
+    if (!json.contains(key + "_gbps")) {
+        return;
+    }
+    print_rate(title, json[key + "_gbps"].get<double>(), text);
+    if (has_resolved_ratios(json)) {
         fmt::print("  libodc reached {:.3f} ({:.3f} to {:.3f}) of {}\n", json[key + "_ratio"].get<double>(),
                    json[key + "_ratio_low"].get<double>(), json[key + "_ratio_high"].get<double>(),
                    json[key + "_name"].get<std::string>());
@@ -236,7 +246,7 @@ void add_network(Json &json, const BenchOptions &options, const std::vector<Rout
 
 void print_result(const BenchOptions &options, const std::vector<Route> &routes, const Json &json) {
     if (options.json) {
-        fmt::print("{}\n", json.dump());
+        fmt::print("{}\n", line_text(json));
         return;
     }
     print_head(options, json);

@@ -7,17 +7,14 @@
 #include "bench/operation.h"
 #include "bench/options.h"
 #include "bench/race.h"
+#include "cli/json.h"
 #include "rank/routes.h"
 #include "rank/statistics.h"
-
-#include <nlohmann/json.hpp>
 
 #include <string>
 #include <vector>
 
 namespace odc_tool {
-
-using Json = nlohmann::ordered_json;
 
 // The measured ranks.
 Json result_json(const BenchOptions &options, int ranks, const std::vector<Route> &routes);

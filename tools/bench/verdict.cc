@@ -76,4 +76,6 @@ std::string sync_verdict(const BenchOptions &options, const MedianInterval &usec
                    bar ? bar_text(fmt::format("{} us", *bar), usec.low, usec.high, reaches) : "");
 }
 
+bool is_resolved(const std::string &verdict) { return verdict.rfind("not resolved: ", 0) != 0; }
+
 }  // namespace odc_tool

@@ -29,5 +29,7 @@ std::string claim_verdict(const BenchOptions &options, const MedianInterval &per
 // "took 0.68 us (0.67 to 0.69); bar 20 us: met"; likewise.
 std::string sync_verdict(const BenchOptions &options, const MedianInterval &usec, std::optional<double> bar,
                          const Disturbance &disturbance);
+// Whether such a verdict, of any operation, is one on what was measured.
+bool is_resolved(const std::string &verdict);
 
 }  // namespace odc_tool

@@ -3,7 +3,7 @@
 #include "cli/plan_options.h"
 
 #include "cli/exit.h"
-#include "cli/numbers.h"
+#include "cli/number_options.h"
 
 #include <array>
 #include <charconv>

@@ -47,8 +47,8 @@ std::string routes_text(int rank, const std::vector<Route> &routes) {
     return text;
 }
 
-nlohmann::ordered_json routes_json(const std::vector<Route> &routes) {
-    auto json = nlohmann::ordered_json::array();
+Json routes_json(const std::vector<Route> &routes) {
+    auto json = Json::array();
     for (const Route &route : routes) {
         json.push_back({{"transport", route.transport}, {"reason", route.reason}, {"ranks", route.ranks}});
     }

@@ -2,9 +2,10 @@
 // A rank's routes to the others, for the outputs of `odc bench` and `odc replay`.
 #pragma once
 
+#include "cli/json.h"
+
 #include <odc/odc.h>
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,6 @@ std::vector<Route> routes_of(const odc_context *context, odc_memory memory = ODC
 
 // "rank 0 to ranks 1, 2: shm: the same host; ...", one line per route.
 std::string routes_text(int rank, const std::vector<Route> &routes);
-nlohmann::ordered_json routes_json(const std::vector<Route> &routes);
+Json routes_json(const std::vector<Route> &routes);
 
 }  // namespace odc_tool

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `odc replay`: real sequence lengths, real communication, emulated compute; compares the collective schedule with ODC.
 #include "cli/exit.h"
-#include "cli/numbers.h"
+#include "cli/number_options.h"
 #include "cli/verbs.h"
 #include "replay/rank.h"
 #include "replay/schedule.h"

@@ -93,7 +93,7 @@ std::string network_legend() {
            "be waited for is left out;\nthe longer: of the ideal and the network\n";
 }
 
-nlohmann::ordered_json network_json(const NetworkReport &report) {
+Json network_json(const NetworkReport &report) {
     const MedianInterval &seconds = report.seconds;
     return {{"minibatch_seconds", {{"median", seconds.median}, {"low", seconds.low}, {"high", seconds.high}}},
             {"bytes_into_host", report.bytes},

@@ -3,11 +3,11 @@
 // emulated devices.
 #pragma once
 
+#include "cli/json.h"
 #include "rank/statistics.h"
 #include "replay/record.h"
 #include "replay/schedule.h"
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 namespace odc_tool {
@@ -31,6 +31,6 @@ std::string network_text(const ReplaySettings &settings, size_t ranks);
 std::string network_header();
 std::string network_row(const NetworkReport &report, double scale);
 std::string network_legend();
-nlohmann::ordered_json network_json(const NetworkReport &report);
+Json network_json(const NetworkReport &report);
 
 }  // namespace odc_tool

@@ -150,12 +150,12 @@ void print_prefetch_table(const Report &report, const Times &times, const std::s
         100 * hidden.median, 100 * hidden.low, 100 * hidden.high, speedup.median, speedup.low, speedup.high);
 }
 
-nlohmann::ordered_json interval_json(const MedianInterval &interval) {
+Json interval_json(const MedianInterval &interval) {
     return {{"median", interval.median}, {"low", interval.low}, {"high", interval.high}};
 }
 
 void print_prefetch_json(const Report &report, const Times &times, const std::vector<Route> &routes) {
-    nlohmann::ordered_json json;
+    Json json;
     json["emulation"] = caption(report);
     json["settings"] = settings_json(report);
     json["settings"]["compute"] = report.settings.compute;
@@ -172,7 +172,7 @@ void print_prefetch_json(const Report &report, const Times &times, const std::ve
                            {"speedup", interval_json(times.speedup())}};
     json["communication"] = communication_json(report);
     json["sums"] = "exact";
-    fmt::print("{}\n", json.dump(2));
+    fmt::print("{}\n", lines_text(json));
 }
 
 }  // namespace

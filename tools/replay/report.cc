@@ -346,7 +346,7 @@ std::string lengths_name(const ReplaySettings &settings) {
     return settings.lengths.empty() ? "built in" : settings.lengths;
 }
 
-nlohmann::ordered_json settings_json(const Report &report) {
+Json settings_json(const Report &report) {
     const ReplaySettings &settings = report.settings;
     const Workload &workload = report.workload;
     return {{"lengths", lengths_name(settings)},
@@ -368,7 +368,7 @@ nlohmann::ordered_json settings_json(const Report &report) {
             {"seed", settings.seed}};
 }
 
-nlohmann::ordered_json communication_json(const Report &report) {
+Json communication_json(const Report &report) {
     const RankTotals sum = sum_of(report.totals);
     return {{"gather_bytes", sum.gather_bytes},
             {"scatter_add_bytes", sum.scatter_add_bytes},
@@ -379,7 +379,7 @@ nlohmann::ordered_json communication_json(const Report &report) {
 }
 
 void print_json(const Report &report) {
-    nlohmann::ordered_json json;
+    Json json;
     json["emulation"] = caption(report);
     if (report.settings.hosts > 1) {
         json["network_emulation"] = network_text(report.settings, report.totals.size());
@@ -398,7 +398,7 @@ void print_json(const Report &report) {
         json["settings"]["device_speeds"] =
             std::vector(workload.speeds.begin(), workload.speeds.begin() + std::ptrdiff_t(workload.count()));
     }
-    json["arms"] = nlohmann::ordered_json::array();
+    json["arms"] = Json::array();
     for (const ArmReport &arm : report.arms) {
         json["arms"].push_back({{"schedule", schedule_name(arm.arm.schedule)},
                                 {"policy", policy_name(arm.arm.policy)},
@@ -432,7 +432,7 @@ void print_json(const Report &report) {
     }
     const Gain &gain = report.gain;
     const auto interval_json = [](const MedianInterval &of) {
-        return nlohmann::ordered_json{{"median", of.median}, {"low", of.low}, {"high", of.high}};
+        return Json{{"median", of.median}, {"low", of.low}, {"high", of.high}};
     };
     json["speedup"] = interval_json(gain.speedup);
     json["speedup_over_sorted_rows"] = interval_json(gain.speedup_over_sorted_rows);
@@ -445,12 +445,12 @@ void print_json(const Report &report) {
     if (report.settings.hosts > 1) {
         json["speedup_over_flat"] = interval_json(gain.speedup_over_static);
     }
-    json["others_cpu_share"] = gain.others ? nlohmann::ordered_json(*gain.others) : nlohmann::ordered_json();
+    json["others_cpu_share"] = gain.others ? Json(*gain.others) : Json();
     json["pairs_repeated"] = gain.repeated;
     json["verdict"] = verdict(report);
     json["communication"] = communication_json(report);
     json["sums"] = "exact";
-    fmt::print("{}\n", json.dump(2));
+    fmt::print("{}\n", lines_text(json));
 }
 
 }  // namespace odc_tool

@@ -2,12 +2,12 @@
 // The result of `odc replay`: each arm's throughput, and its ideal if communication took no time.
 #pragma once
 
+#include "cli/json.h"
 #include "rank/statistics.h"
 #include "replay/network_report.h"
 #include "replay/record.h"
 #include "replay/schedule.h"
 
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -71,8 +71,8 @@ double idle_share(const RunRecords &records, const std::vector<size_t> &runs, si
 std::string caption(const Report &report);
 // The second one: ranks, samples, lengths.
 std::string workload_text(const Report &report);
-nlohmann::ordered_json settings_json(const Report &report);
-nlohmann::ordered_json communication_json(const Report &report);
+Json settings_json(const Report &report);
+Json communication_json(const Report &report);
 
 void print_table(const Report &report);
 void print_json(const Report &report);

@@ -310,15 +310,16 @@ private:
         }
         const double left = x(double(best.end_ns));
         const double width = kLeft + kPlotWidth - left;
-        if (width < 90) {
+        if (width < 100) {  // of the longest line
             return;
         }
         const double y = best.top + rows_height() / 2;
         const double middle = left + width / 2;
-        svg_.label(middle, y - 8, "text-anchor=\"middle\" font-size=\"20\" font-weight=\"bold\"",
+        svg_.label(middle, y - 14, "text-anchor=\"middle\" font-size=\"20\" font-weight=\"bold\"",
                    fmt::format("{:.2f}×", speedup(best)));
-        svg_.label(middle, y + 12, "text-anchor=\"middle\"", fmt::format("in these {} minibatches", base.runs.size()));
-        svg_.label(middle, y + 30, fmt::format("text-anchor=\"middle\" font-size=\"11\" fill=\"{}\"", Svg::kFaint),
+        svg_.label(middle, y + 4, "text-anchor=\"middle\"", "in these");
+        svg_.label(middle, y + 18, "text-anchor=\"middle\"", fmt::format("{} minibatches", base.runs.size()));
+        svg_.label(middle, y + 34, fmt::format("text-anchor=\"middle\" font-size=\"11\" fill=\"{}\"", Svg::kFaint),
                    fmt::format("{:.2f} s → {:.2f} s", seconds(base.end_ns), seconds(best.end_ns)));
     }
 

@@ -94,8 +94,7 @@ void write_trace(const std::string &path, const Report &report, const RunRecords
         }
     }
     text.erase(text.rfind(','));
-    text += "\n],\"displayTimeUnit\":\"ms\",\"otherData\":{\"emulation\":" + nlohmann::json(caption(report)).dump() +
-            "}}\n";
+    text += "\n],\"displayTimeUnit\":\"ms\",\"otherData\":{\"emulation\":" + line_text(caption(report)) + "}}\n";
     write_file(path, text);
 }
 

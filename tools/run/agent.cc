@@ -3,6 +3,7 @@
 #include "run/agent.h"
 
 #include "cli/exit.h"
+#include "cli/json.h"
 #include "cli/version.h"
 #include "run/held_port.h"
 #include "run/launch.h"
@@ -42,7 +43,7 @@ std::string read_order() {
 
 AgentPart hear_part() {
     try {
-        const nlohmann::json json = nlohmann::json::parse(read_order());
+        const Json json = parse_json(read_order());
         AgentPart part;
         json.at("first").get_to(part.first);
         json.at("end").get_to(part.end);
@@ -52,7 +53,7 @@ AgentPart hear_part() {
         json.at("argv").get_to(part.argv);
         json.at("environment").get_to(part.environment);
         return part;
-    } catch (const nlohmann::json::exception &error) {
+    } catch (const Json::exception &error) {
         throw Exit{2, std::string("odc run --agent is for odc run --hosts only: ") + error.what()};
     }
 }
@@ -60,14 +61,13 @@ AgentPart hear_part() {
 }  // namespace
 
 std::string write_part(const AgentPart &part) {
-    return nlohmann::json{{"first", part.first},
-                          {"end", part.end},
-                          {"size", part.size},
-                          {"job", part.job},
-                          {"argv", part.argv},
-                          {"directory", part.directory},
-                          {"environment", part.environment}}
-        .dump();
+    return line_text({{"first", part.first},
+                      {"end", part.end},
+                      {"size", part.size},
+                      {"job", part.job},
+                      {"argv", part.argv},
+                      {"directory", part.directory},
+                      {"environment", part.environment}});
 }
 
 std::optional<AgentMessage> read_agent_message(const std::string &line) {

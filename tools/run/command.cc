@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // odc run: starts the ranks of a job on this host or on several.
 #include "cli/exit.h"
-#include "cli/numbers.h"
+#include "cli/number_options.h"
 #include "cli/verbs.h"
 #include "run/agent.h"
 #include "run/hosts.h"

@@ -3,6 +3,7 @@
 // job, the route of each pair of its ranks.
 #include "cli/exit.h"
 #include "cli/files.h"
+#include "cli/json.h"
 #include "cli/sysfs.h"
 #include "cli/verbs.h"
 #include "rank/context.h"
@@ -45,12 +46,12 @@ void show_machine(const TopoOptions &options) {
     if (xml != nullptr) {
         write_file(options.save, xml);
     }
-    const Json machine = Json::parse(json);
+    const Json machine = parse_json(json);
     if (!options.svg.empty()) {
         write_file(options.svg, draw_machine(machine));
     }
     if (options.json) {
-        fmt::print("{}\n", machine.dump(2));
+        fmt::print("{}\n", lines_text(machine));
     } else {
         print_machine(machine, reasons_of(options));
     }
@@ -100,7 +101,7 @@ void add_topo(CLI::App &app) {
         hide_missing_sysfs();
         check_options(*options);
         if (inside_a_job()) {
-            show_job({reasons_of(*options), options->pair, options->json ? Form::Json : Form::Text});
+            show_job({reasons_of(*options), options->pair, options->json ? Form::JsonText : Form::Text});
         } else {
             show_machine(*options);
         }

@@ -56,7 +56,7 @@ Json own_row(odc_context *context) {
 
 // All ranks' rows on rank 0, nothing on the others.
 std::vector<Json> gather_rows(odc_context *context) {
-    const std::string row = own_row(context).dump(-1, ' ', false, Json::error_handler_t::replace);
+    const std::string row = line_text(own_row(context), NotUtf8::Replaced);
     auto longest = static_cast<double>(row.size() + 1);
     check(odc_all_reduce(context, &longest, 1, ODC_MAX));
     const auto slice_bytes = static_cast<uint64_t>(longest);
@@ -78,7 +78,7 @@ std::vector<Json> gather_rows(odc_context *context) {
         std::vector<char> all(desc.numel);
         check(odc_gather(shard, all.data(), all.size(), nullptr));
         for (size_t rank = 0; rank < size; ++rank) {
-            rows.push_back(Json::parse(&all[rank * slice_bytes]));
+            rows.push_back(parse_json(&all[rank * slice_bytes]));
         }
     }
     check(odc_minibatch_sync(context));
@@ -210,8 +210,8 @@ void show_job(const JobTopo &wanted) {
     if (!wanted.pair.empty()) {
         keep_pair(rows, wanted.pair);
     }
-    if (wanted.form == Form::Json) {
-        fmt::print("{}\n", Json{{"ranks", rows}}.dump(2));
+    if (wanted.form == Form::JsonText) {
+        fmt::print("{}\n", lines_text({{"ranks", rows}}));
         return;
     }
     if (wanted.pair.empty()) {

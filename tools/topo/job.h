@@ -8,7 +8,7 @@
 
 namespace odc_tool {
 
-enum class Form { Text, Json };
+enum class Form { Text, JsonText };
 
 struct JobTopo {
     Reasons reasons = Reasons::Untold;

@@ -2,14 +2,12 @@
 // A machine as a tree of described parts, which `odc topo` prints and draws.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
+#include "cli/json.h"
 
 #include <string>
 #include <vector>
 
 namespace odc_tool {
-
-using Json = nlohmann::ordered_json;
 
 struct Part {
     enum class Kind { Machine, Package, NumaNode, Switch, Others, Gpu, Nic, UnusedNic };

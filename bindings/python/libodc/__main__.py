@@ -23,7 +23,7 @@ def main() -> int:
     lengths = "one sequence length per line; default: the sizes of 796 source files"
     demo.add_argument("--lengths", metavar="FILE", help=lengths)
     demo.add_argument("--picture", default="odc-demo.svg", metavar="FILE", help="default: %(default)s")
-    demo.add_argument("--seconds", default="30", metavar="N", help="of all schedules together; default: %(default)s")
+    demo.add_argument("--seconds", default="20", metavar="N", help="of all schedules together; default: %(default)s")
     options, others = parser.parse_known_args()
     if options.verb is None:
         if others:

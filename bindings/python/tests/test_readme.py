@@ -109,6 +109,15 @@ def test_random_numbers_of_a_microbatch() -> None:
     assert drawn(0, 1) == drawn(0, 2) and len({*drawn(0, 1), *drawn(1, 1)}) == 8
 
 
+def test_the_statistics_look_as_printed() -> None:
+    page = (PACKAGE / "README.md").read_text()
+    (shown,) = re.findall(r"```\n(group .*?)```", page, re.S)
+    totals = libodc.Stats(57, 44_800_000, 28, 22_400_000, 4, 4_000_000, 56_000_000, 5_000_000, 2_140_000, *[0] * 7)
+    one = libodc.ContextStats("", 0, 3, 4, totals, [libodc.PeerStats(peer, peer, peer) for peer in range(3)])
+    words, printed = ([re.sub(r"[\d.]+", "0", word) for word in text.split()] for text in (shown, str(one)))
+    assert words == printed
+
+
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     (folder / "train.py").write_text(example(DEBUGGING, "# train.py"))
     command = odc_command()

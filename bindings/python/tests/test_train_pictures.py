@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pictures' axes and idle shares, the tables' gains, and the words of the progress line."""
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 import load
-from arms import COLLECTIVE, ODC_MINI
+from arms import COLLECTIVE, COLLECTIVE_ROWS, FSDP, ODC_CLAIMS, ODC_MICRO, ODC_MINI
 from experiment import ArmRecord, Block
 from figures import ArmFigures, Gain, arm_figures, arms_table, gains_table
 from matplotlib.figure import Figure
@@ -93,3 +94,25 @@ def test_pictures_carry_the_verdict_and_no_gain_that_it_refuses(
 def test_one_pair_has_no_spread() -> None:
     assert str(Gain("schedule", COLLECTIVE, ODC_MINI, [1.5, 1.2, 1.3])) == "1.20 to 1.50x, median 1.30x of 3 pairs"
     assert str(Gain("schedule", COLLECTIVE, ODC_MINI, [1.25])) == "1.25x in one pair"
+
+
+@pytest.mark.parametrize("page", ["README.md", "bindings/python/examples/train/README.md"])
+def test_pages_show_tables_as_printed(page: str) -> None:
+    """Their columns and arms, and gains only beside a verdict that has them."""
+    arms = {arm.name for arm in (FSDP, COLLECTIVE, COLLECTIVE_ROWS, ODC_MICRO, ODC_MINI, ODC_CLAIMS)}
+    header = re.split("  +", arms_table("", [], {}, 0, "")[0])[1:]
+    blocks = re.findall(r"^```(?:\w*)\n(.*?)^```$", (Path(__file__).parents[3] / page).read_text(), re.S | re.M)
+    tables = [
+        (load.resolved(block), [re.split("  +", row) for row in part.splitlines()])
+        for block in blocks
+        for part in block.split("\n\n")
+        if "tokens/s" in part or part.startswith("gain of ")
+    ]
+    assert any(columns[1:] == header for _, (columns, *_) in tables)
+    for resolved, (columns, *rows) in tables:
+        if columns[0].startswith("gain of "):
+            assert resolved
+            continue
+        assert columns[1:] == header and rows
+        for row in rows:
+            assert row[0] in arms and len(row) == 1 + len(header) and (row[2] != "-") == resolved, row
