@@ -73,6 +73,7 @@ static_assert(offsetof(ControlBlock, error_status) == 12432);
 static_assert(offsetof(ControlBlock, error_text) == 12436);
 static_assert(offsetof(ControlBlock, first_record) == 14480);
 static_assert(offsetof(ControlBlock, selftest_step) == 14488);
+static_assert(offsetof(ControlBlock, selftest_rounds) == 14492);
 static_assert(offsetof(ControlBlock, selftest_region) == 14496);
 static_assert(offsetof(ControlBlock, selftest_results) == 14504);
 

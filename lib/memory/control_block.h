@@ -150,6 +150,7 @@ struct ControlBlock {
 
     static constexpr size_t kMostTried = 1024;
     std::atomic<SelftestStep> selftest_step;  // selftest_region is valid from Opened on, the results from Judged on
+    std::atomic<uint32_t> selftest_rounds;    // of additions to others
     uint64_t selftest_region;
     SelftestResult selftest_results[kMostTried];  // by local rank
 };

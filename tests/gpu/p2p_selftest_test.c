@@ -48,6 +48,27 @@ static void sums_that_are_lost_between_gpus_are_noticed(void **state) {
     try_with(__func__, "lossy", "added to at the same time|that rank cannot use", "not whole|its own route says why");
 }
 
+/* The early rank has added long before the late one begins, if it does not wait for it. */
+static void late(int rank, int size, const char *job, void *arg) {
+    odc_config config = config_of(rank, size, job);
+    odc_context *context = NULL;
+    (void)arg;
+    setenv("FAKE_CUDA_DELAY_US", rank == 0 ? "0" : "20000", 1);
+    CHECK_OK(odc_init(&config, &context));
+    CHECK(strcmp(route_to(context, 1 - rank).access, "staged") == 0);
+    odc_destroy(context);
+}
+
+static void sums_are_added_beside_a_late_rank(void **state) {
+    (void)state;
+    needs_processes("each has a pace of its own");
+    setenv("FAKE_CUDA_P2P", "lossy", 1);
+    for (int i = 0; i < 5; ++i) {
+        run_processes(2, late, NULL);
+    }
+    setenv("FAKE_CUDA_P2P", "all", 1);
+}
+
 static void wrong_reads_between_gpus_are_noticed(void **state) {
     (void)state;
     try_with(__func__, "blind", "not what was written|that rank cannot use", "IOMMU|its own route says why");
@@ -147,6 +168,7 @@ int main(void) {
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_that_are_lost_between_gpus_are_noticed),
+        cmocka_unit_test(sums_are_added_beside_a_late_rank),
         cmocka_unit_test(wrong_reads_between_gpus_are_noticed),
         cmocka_unit_test(what_the_driver_denies_is_not_tried),
         cmocka_unit_test(routes_of_good_pairs_explain_their_access),
