@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIGRATING.md's `accelerate launch` on whole scripts, one with Accelerate's loop and one with a trainer, of transformers
-and of TRL, changed as the page says: several epochs of uneven batches, accumulation, clipping, a schedule, evaluation, a
-checkpoint and its resumption; the trainers in mixed precision. Equal to the same scripts over plain FSDP2."""
+"""MIGRATING.md's `accelerate launch` on whole scripts, one with Accelerate's loop and one with a Trainer or TRL's,
+changed as the page says: several epochs of uneven batches, accumulation, clipping, a schedule, evaluation, a checkpoint
+and its resumption; the trainers in mixed precision. Equal to the same scripts over plain FSDP2."""
 
 from __future__ import annotations
 
@@ -120,6 +120,7 @@ from transformers import AutoModelForCausalLM, TrainerCallback
 {imports}
 
 folder, name, resume_from = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+output_dir = (folder / resume_from).parent if resume_from else folder / name
 
 
 class Counter(TrainerCallback):
@@ -133,7 +134,7 @@ model = AutoModelForCausalLM.from_pretrained(folder / "qwen2")
 words = torch.randint(3, 64, (33, 8), generator=torch.Generator().manual_seed(1)).tolist()
 dataset, held_out = ({dataset} for rows in (words[:26], words[26:]))
 args = Arguments(
-    output_dir=folder / name, per_device_train_batch_size=2, gradient_accumulation_steps=2, {arguments},
+    output_dir=output_dir, per_device_train_batch_size=2, gradient_accumulation_steps=2, {arguments},
     learning_rate=1e-2, max_grad_norm=0.5, warmup_steps=4, logging_steps=1, eval_strategy="steps",
     save_strategy="steps", load_best_model_at_end=True, report_to=[], disable_tqdm=True, use_cpu=True,
     accelerator_config={{"use_configured_state": True}},
@@ -183,14 +184,19 @@ KINDS = {
         6,
         4,
         {
-            "imports": "from datasets import Dataset\nfrom trl import GRPOConfig as Arguments, GRPOTrainer",
+            "imports": "from datasets import Dataset\nfrom transformers import PreTrainedTokenizerFast\n"
+            "from trl import GRPOConfig as Arguments, GRPOTrainer",
             "dataset": 'Dataset.from_dict({"prompt": [" ".join(f"w{word}" for word in row) for row in rows]})',
-            "arguments": "max_steps=6, eval_steps=2, save_steps=4, beta=0.1, num_generations=4, max_completion_length=8",
+            "arguments": "max_steps=6, eval_steps=2, save_steps=4, "
+            "beta=0.1, num_generations=4, max_completion_length=8",
         },
     ),
 }
-# What GRPOTrainer takes between model and arguments.
-REWARD = "lambda completions, **_: [float(len(set(one.split()))) for one in completions]"
+# Instead of the page's, for GRPOTrainer. AutoTokenizer would make a tokenizer of Qwen2's kind, which has no such words.
+GRPO_CALL = """(
+    model, lambda completions, **_: [float(len(set(one.split()))) for one in completions], args, train_dataset=dataset,
+    eval_dataset=held_out, processing_class=PreTrainedTokenizerFast.from_pretrained(folder / "qwen2")
+)"""
 
 # Runs scripts one after the other in the same ranks, as importing takes longer than training.
 DRIVER = """
@@ -280,7 +286,8 @@ def test_trainers_train_and_resume_as_without_odc(tmp_path: Path) -> None:
     for kind, (_, saved, parts) in KINDS.items():
         diff = re.sub(r"\bTrainer\b", kind, block("Trainer and TRL", "diff"))
         if kind == "GRPOTrainer":
-            diff = diff.replace("(model, args", f"(model, {REWARD}, args")
+            call = "(model, args, train_dataset=dataset, eval_dataset=held_out)"
+            diff = diff.replace(call, " ".join(GRPO_CALL.split()))
         call = before(diff).partition(" = ")[2].strip()
         code = TRAINER.format(cpu=block("Accelerate", "python", 1).strip(), call=call, **parts)
         odc_code = IMPORT + block("Trainer and TRL", "python") + applied(diff, code)

@@ -94,8 +94,9 @@ def test_the_arms_have_the_same_rewards_on_any_number_of_ranks(tmp_path: Path) -
 
 def test_the_reward_rises(tmp_path: Path) -> None:
     """Of held-out prompts. Exact and seeded, so a run differs from another on other processors only."""
-    options = ["--width", "64", "--rollouts", "12", "--prompts", "16", "--answers", "8", "--held-out", "32"]
-    ended, summary = run(tmp_path, 2, *options, "--warm-up", "20", "--rate", "1e-3", "--arms", "odc-free")
+    options = ["--width", "64", "--rollouts", "16", "--prompts", "32", "--answers", "8", "--held-out", "32"]
+    options += ["--minibatch", "8", "--warm-up", "20", "--rate", "1e-3", "--arms", "odc-free"]
+    ended, summary = run(tmp_path, 2, *options)
     assert ended.returncode == 0, ended.stderr
     before, after = summary["arms"]["odc-free"]["held_out_rewards"]
     assert after > before + 0.1

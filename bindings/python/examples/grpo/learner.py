@@ -51,10 +51,10 @@ class Group:
 class Record:
     """One rollout on one rank. `marks`: the beginnings of the PHASES and the end of the last, by time.monotonic;
     `spans`: name, begin and end of what computes; `waits`: of the exchange and the syncs. `waited`: seconds, in
-    publishes and syncs of the policy; of these `parameters_waited`: as the rollout began, and `answers_waited`: from its
-    end on, for what other ranks have answered; `reference_waited`: of the reference, in all rollouts so far. `steps`:
-    of each group of the rollout, one for each token of its longest answer. `padding`: passes over nothing, so that
-    collectives match. `computed`: by minibatch, the seconds of each answer on an emulated device, whose speed is in
+    publishes and syncs of the policy; `parameters_waited`: as the rollout began, `answers_waited`: from its end on, for
+    what other ranks have answered; `reference_waited`: for the reference, in all rollouts so far. `steps`: of each
+    group of the rollout, one for each token of its longest answer. `padding`: passes over nothing, so that collectives
+    match. `computed`: by minibatch, the seconds of each answer on an emulated device, whose speed is in
     `speeds`, and `compute_spans`, of which they are the sums. `most_off`: by how much the ratio of new to old
     probabilities differed from 1 before the first step."""
 
