@@ -67,8 +67,8 @@ TRAINED: dict[str, list[str]] = {
     "Accelerate 1.15's loop with its FSDP2 plugin, and around `fully_shard`; tied weights; bf16, fp16, float8": [
         "test_fsdp2_accelerate.py"
     ],
-    "scripts under `accelerate launch`, with Accelerate's loop and with a `Trainer` in bf16: several epochs, uneven "
-    "last batches, evaluation, resumption": ["test_fsdp2_launched.py"],
+    "scripts under `accelerate launch`, with Accelerate's loop, and with a `Trainer` and TRL's SFT and GRPO in bf16: "
+    "several epochs, uneven last batches, evaluation, resumption": ["test_fsdp2_launched.py"],
     "transformers' `Trainer`, TRL 1.16's SFT, DPO, KTO, reward, GRPO and RLOO, PEFT 0.21's LoRA, with Accelerate's "
     "plugin; tied weights": [
         f"test_fsdp2_trainers.py::{name}"

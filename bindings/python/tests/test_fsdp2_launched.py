@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIGRATING.md's `accelerate launch` on whole scripts, one with Accelerate's loop and one with a Trainer, changed as
-the page says: several epochs of uneven batches, accumulation, clipping, a schedule, evaluation, a checkpoint and its
-resumption; the Trainer in mixed precision. Equal to the same scripts over plain FSDP2."""
+"""MIGRATING.md's `accelerate launch` on whole scripts, one with Accelerate's loop and one with a Trainer or TRL's,
+changed as the page says: several epochs of uneven batches, accumulation, clipping, a schedule, evaluation, a checkpoint
+and its resumption; the trainers in mixed precision. Equal to the same scripts over plain FSDP2."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -14,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from migrating import applied, block, patched
-
-pytest.importorskip("accelerate", reason="accelerate is not installed")
+from hugging_face import save_models, tokenizer
+from migrating import applied, before, block, patched
 
 EPOCHS = range(8)
 STEPS = 4 * len(EPOCHS)
+IMPORT = "from libodc.torch import fsdp2\n"
 LIMIT = 300.0  # seconds; a loaded machine imports slowly
 # 26 samples: seven batches on each rank, of which even_batches fills the last, so an epoch's fourth step has one.
 SCRIPT = """
@@ -104,7 +105,7 @@ if accelerator.is_main_process:
     (folder / f"{{name}}.json").write_text(json.dumps(results))
 """
 
-# The same batches; a checkpoint within the fifth epoch.
+# The same batches; the Trainer's checkpoint is within the fifth epoch.
 TRAINER = """
 import json
 import sys
@@ -115,9 +116,11 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 
 {cpu}
-from transformers import Qwen2Config, Qwen2ForCausalLM, Trainer, TrainerCallback, TrainingArguments
+from transformers import AutoModelForCausalLM, TrainerCallback
+{imports}
 
 folder, name, resume_from = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+output_dir = (folder / resume_from).parent if resume_from else folder / name
 
 
 class Counter(TrainerCallback):
@@ -127,21 +130,16 @@ class Counter(TrainerCallback):
         self.steps += 1
 
 
-config = Qwen2Config(
-    vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-    num_key_value_heads=2, max_position_embeddings=64, pad_token_id=0, eos_token_id=1, bos_token_id=None,
-)
-torch.manual_seed(0)
-model = Qwen2ForCausalLM(config)
-words = torch.randint(3, 64, (33, 8), generator=torch.Generator().manual_seed(1))
-dataset, held_out = ([{{"input_ids": row, "labels": row}} for row in rows] for rows in (words[:26], words[26:]))
-args = TrainingArguments(
-    output_dir=folder / name, per_device_train_batch_size=2, gradient_accumulation_steps=2, num_train_epochs=8,
-    learning_rate=1e-2, max_grad_norm=0.5, warmup_steps=4, logging_steps=1, eval_strategy="steps", eval_steps=6,
-    save_strategy="steps", save_steps=18, load_best_model_at_end=True, report_to=[], disable_tqdm=True, use_cpu=True,
+model = AutoModelForCausalLM.from_pretrained(folder / "qwen2")
+words = torch.randint(3, 64, (33, 8), generator=torch.Generator().manual_seed(1)).tolist()
+dataset, held_out = ({dataset} for rows in (words[:26], words[26:]))
+args = Arguments(
+    output_dir=output_dir, per_device_train_batch_size=2, gradient_accumulation_steps=2, {arguments},
+    learning_rate=1e-2, max_grad_norm=0.5, warmup_steps=4, logging_steps=1, eval_strategy="steps",
+    save_strategy="steps", load_best_model_at_end=True, report_to=[], disable_tqdm=True, use_cpu=True,
     accelerator_config={{"use_configured_state": True}},
 )
-trainer = Trainer(model, args, train_dataset=dataset, eval_dataset=held_out)
+trainer = {call}
 counter = Counter()
 trainer.add_callback(counter)
 plugin = trainer.accelerator.state.fsdp_plugin  # sums in f32: gloo adds bf16 as such, and ODC in f32
@@ -162,6 +160,44 @@ if trainer.is_world_process_zero():
     (folder / f"{{name}}.json").write_text(json.dumps(results))
 """
 
+# Of it, for each class: the number of steps, that of the checkpoint's, and the parts.
+KINDS = {
+    "Trainer": (
+        STEPS,
+        18,
+        {
+            "imports": "from transformers import Trainer, TrainingArguments as Arguments",
+            "dataset": '[{"input_ids": torch.tensor(row), "labels": torch.tensor(row)} for row in rows]',
+            "arguments": f"num_train_epochs={len(EPOCHS)}, eval_steps=6, save_steps=18",
+        },
+    ),
+    "SFTTrainer": (
+        6,
+        4,
+        {
+            "imports": "from datasets import Dataset\nfrom trl import SFTConfig as Arguments, SFTTrainer",
+            "dataset": 'Dataset.from_dict({"input_ids": rows})',
+            "arguments": "max_steps=6, eval_steps=2, save_steps=4",
+        },
+    ),
+    "GRPOTrainer": (
+        6,
+        4,
+        {
+            "imports": "from datasets import Dataset\nfrom transformers import PreTrainedTokenizerFast\n"
+            "from trl import GRPOConfig as Arguments, GRPOTrainer",
+            "dataset": 'Dataset.from_dict({"prompt": [" ".join(f"w{word}" for word in row) for row in rows]})',
+            "arguments": "max_steps=6, eval_steps=2, save_steps=4, "
+            "beta=0.1, num_generations=4, max_completion_length=8",
+        },
+    ),
+}
+# Instead of the page's, for GRPOTrainer. AutoTokenizer would make a tokenizer of Qwen2's kind, which has no such words.
+GRPO_CALL = """(
+    model, lambda completions, **_: [float(len(set(one.split()))) for one in completions], args, train_dataset=dataset,
+    eval_dataset=held_out, processing_class=PreTrainedTokenizerFast.from_pretrained(folder / "qwen2")
+)"""
+
 # Runs scripts one after the other in the same ranks, as importing takes longer than training.
 DRIVER = """
 import runpy
@@ -179,11 +215,11 @@ torch.distributed.destroy_process_group()
 """
 
 
-def launched(folder: Path, code: str, odc_code: str, runs: dict[str, list[str]], *options: str) -> list[dict[str, Any]]:
-    """By the page's line: the runs, with their arguments, of which the first is without ODC. Returns their results."""
-    for name in runs:
-        (folder / f"{name}.py").write_text(code if name == "plain" else "from libodc.torch import fsdp2\n" + odc_code)
-    words = [[f"{name}.py", str(folder), name, *arguments] for name, arguments in runs.items()]
+def launched(folder: Path, runs: dict[str, tuple[str, list[str]]], *options: str) -> list[dict[str, Any]]:
+    """By the page's line: runs of scripts with their arguments. Returns their results."""
+    for name, (code, _) in runs.items():
+        (folder / f"{name}.py").write_text(code)
+    words = [[f"{name}.py", str(folder), name, *arguments] for name, (_, arguments) in runs.items()]
     (folder / "train.py").write_text(DRIVER.format(runs=words))
     line = shlex.split(block("Accelerate", "sh").strip())
     line[2:2] = ["--main_process_port", "0", "--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP", *options]
@@ -217,10 +253,13 @@ def flat(value: Any) -> list[float]:
     return [one for part in value for one in flat(part)] if isinstance(value, list) else [value]
 
 
-def assert_all(plain: dict[str, Any], over_odc: dict[str, Any], resumed: dict[str, Any]) -> None:
+def assert_trained(plain: dict[str, Any]) -> None:
     assert len(plain["losses"]) == STEPS and sum(plain["losses"][-4:]) < sum(plain["losses"][:4])
     assert max(plain["norms"]) > 0.5  # some are clipped
     assert len(plain["evaluations"]) > 3
+
+
+def assert_equal(plain: dict[str, Any], over_odc: dict[str, Any], resumed: dict[str, Any]) -> None:
     for what in ("losses", "norms", "evaluations"):
         assert over_odc[what] == pytest.approx(plain[what], rel=1e-6), what
         assert resumed[what] == over_odc[what][-len(resumed[what]) :], what
@@ -230,20 +269,36 @@ def assert_all(plain: dict[str, Any], over_odc: dict[str, Any], resumed: dict[st
 
 def test_a_loop_trains_and_resumes_as_without_odc(tmp_path: Path) -> None:
     code = SCRIPT.format(cpu=block("Accelerate", "python", 1).strip())
+    odc_code = IMPORT + patched(block("Accelerate", "diff", 1), code)
     begin, middle, end = (str(epoch) for epoch in (EPOCHS.start, 5, EPOCHS.stop))
-    runs = {"plain": [begin, end], "over ODC": [begin, end], "resumed": [middle, end]}
-    options = ("--fsdp_transformer_layer_cls_to_wrap", "Layer")
-    results = launched(tmp_path, code, patched(block("Accelerate", "diff", 1), code), runs, *options)
-    assert_all(*results)
+    runs = {"plain": (code, [begin, end]), "over ODC": (odc_code, [begin, end]), "resumed": (odc_code, [middle, end])}
+    results = launched(tmp_path, runs, "--fsdp_transformer_layer_cls_to_wrap", "Layer")
+    assert_trained(results[0])
+    assert_equal(*results)
     assert len(results[2]["losses"]) == STEPS - 5 * 4
 
 
-def test_a_trainer_trains_and_resumes_as_without_odc(tmp_path: Path) -> None:
-    pytest.importorskip("transformers", reason="transformers is not installed")
-    code = TRAINER.format(cpu=block("Accelerate", "python", 1).strip())
-    odc_code = block("Trainer and TRL", "python") + applied(block("Trainer and TRL", "diff"), code)
-    runs = {"plain": [""], "over ODC": [""], "resumed": ["over ODC/checkpoint-18"]}
+def test_trainers_train_and_resume_as_without_odc(tmp_path: Path) -> None:
+    pytest.importorskip("trl", reason="trl is not installed")
+    save_models(tmp_path, tied=False)
+    tokenizer().save_pretrained(tmp_path / "qwen2")  # TRL's trainers look for it beside the model
+    runs = {}
+    for kind, (_, saved, parts) in KINDS.items():
+        diff = re.sub(r"\bTrainer\b", kind, block("Trainer and TRL", "diff"))
+        if kind == "GRPOTrainer":
+            call = "(model, args, train_dataset=dataset, eval_dataset=held_out)"
+            diff = diff.replace(call, " ".join(GRPO_CALL.split()))
+        call = before(diff).partition(" = ")[2].strip()
+        code = TRAINER.format(cpu=block("Accelerate", "python", 1).strip(), call=call, **parts)
+        odc_code = IMPORT + block("Trainer and TRL", "python") + applied(diff, code)
+        runs |= {kind: (code, [""]), f"{kind} over ODC": (odc_code, [""])}
+        runs[f"{kind} resumed"] = odc_code, [f"{kind} over ODC/checkpoint-{saved}"]
     options = ("--fsdp_transformer_layer_cls_to_wrap", "Qwen2DecoderLayer", "--mixed_precision", "bf16")
-    results = launched(tmp_path, code, odc_code, runs, *options)
-    assert_all(*results)
-    assert [one["steps"] for one in results] == [STEPS, STEPS, STEPS - 18]
+    results = dict(zip(runs, launched(tmp_path, runs, *options), strict=True))
+    assert_trained(results["Trainer"])
+    for kind, (steps, saved, _) in KINDS.items():
+        print(kind)  # shown where the next lines fail
+        of_kind = [results[f"{kind}{which}"] for which in ("", " over ODC", " resumed")]
+        assert [one["steps"] for one in of_kind] == [steps, steps, steps - saved]
+        assert min(of_kind[0]["norms"]) > 0
+        assert_equal(*of_kind)

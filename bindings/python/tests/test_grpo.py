@@ -21,7 +21,7 @@ import load
 import policy
 import sorting
 from decoder import Decoder, Packed
-from devices import cost_of, device_of
+from devices import cost_of, device_of, speed_of
 from emulation import Overruns
 from generate import answers
 from learner import Learner, Record, Totals
@@ -61,12 +61,14 @@ def test_the_arms_have_the_same_rewards_on_any_number_of_ranks(tmp_path: Path) -
     arms = summary["arms"]
     assert tuple(arms) == tuple(name for name in ARMS if name not in ("collective-equal", "odc-ahead"))
     assert "the same rewards and parameters, bit by bit, in odc-equal, odc-free, odc-claims" in ended.stdout
-    seen = {(*one["rewards"], one["parameters"]) for name, one in arms.items() if name.startswith("odc")}
+    results = [one for name, one in arms.items() if name.startswith("odc")]
     for ranks in (1, 3):
         other_ended, other = run(tmp_path, ranks, *options, "--arms", "odc-free")
         assert other_ended.returncode == 0, other_ended.stderr
-        seen.add((*other["arms"]["odc-free"]["rewards"], other["arms"]["odc-free"]["parameters"]))
-    assert len(seen) == 1
+        results.append(other["arms"]["odc-free"])
+        if ranks == 1:
+            assert results[-1]["answers_waited_seconds"] == results[-1]["parameters_waited_seconds"] == 0
+    assert len({(*one["rewards"], one["parameters"], one["rollout_steps"]) for one in results}) == 1
 
     for name, arm in arms.items():
         assert arm["groups"] == 18 and 0 < arm["kept_groups"] <= 18
@@ -77,6 +79,8 @@ def test_the_arms_have_the_same_rewards_on_any_number_of_ranks(tmp_path: Path) -
         assert sum(trained) == 4 * arm["kept_groups"]
         assert name == "fsdp2-equal" or arm["passes_over_nothing"] == 0
         assert arm["parameters"] in ended.stdout
+        assert arm["answers_waited_seconds"] > 0 and arm["parameters_waited_seconds"] >= 0
+        assert arm["rollout_steps"] <= arm["rollout_steps_in_lock_step"]
     assert_same_first_update(arms, "fsdp2-equal")
     for equal in ("fsdp2-equal", "odc-equal"):
         # LB-Micro's counts differ by one at most in each of a rollout's minibatches.
@@ -88,9 +92,21 @@ def test_the_arms_have_the_same_rewards_on_any_number_of_ranks(tmp_path: Path) -
     assert all((report / picture).read_bytes().startswith(b"\x89PNG") for picture in pictures)
 
 
+def test_the_reward_rises(tmp_path: Path) -> None:
+    """Of held-out prompts. Exact and seeded, so a run differs from another on other processors only."""
+    options = ["--width", "64", "--rollouts", "16", "--prompts", "32", "--answers", "8", "--held-out", "32"]
+    options += ["--minibatch", "8", "--warm-up", "20", "--rate", "1e-3", "--arms", "odc-free"]
+    ended, summary = run(tmp_path, 2, *options)
+    assert ended.returncode == 0, ended.stderr
+    before, after = summary["arms"]["odc-free"]["held_out_rewards"]
+    assert after > before + 0.1
+    assert f"reward of held-out prompts {before:.3f} -> {after:.3f} (odc-free)" in ended.stdout
+
+
 def test_updates_on_emulated_devices(tmp_path: Path) -> None:
     """Their ideal is that of the plan of each arm, by the cost model; the machine may be too busy to reach it."""
-    options = ["--rollouts", "2", "--prompts", "8", "--answers", "8", "--warm-up", "60", "--emulate", "0.1"]
+    options = ["--rollouts", "2", "--prompts", "8", "--answers", "8", "--warm-up", "60"]
+    options += ["--emulate", "0.1", "--noise", "0.3"]
     ended, summary = run(tmp_path, 8, *options)
     assert ended.returncode == 0, ended.stderr
     arms = summary["arms"]
@@ -114,7 +130,8 @@ def test_the_ideal_of_updates() -> None:
 
     def record(seconds: float, computed: list[list[float]], excess: float = 0.0) -> Record:
         spans = [Span(False, 0.0, 1.0, excess)]
-        return Record(marks=[0, 0, 0, 0, seconds], computed=computed, compute_spans=spans)
+        speeds = [0.5, 2.0][: len(computed)]
+        return Record(marks=[0, 0, 0, 0, seconds], computed=computed, speeds=speeds, compute_spans=spans)
 
     first, second = [record(100, [[50.0]]) for _ in range(2)]
     records = [
@@ -123,13 +140,14 @@ def test_the_ideal_of_updates() -> None:
     ]
     odc = update_of(records, in_step=False)
     assert (odc.seconds, odc.ideal_seconds, odc.computed) == (30, 7 + 3 + 6, (14 + 10) / 2)
+    assert odc.done == (0.5 * (6 + 6 + 7) + 2 * (2 + 3)) / 2
     assert odc.reached == pytest.approx(16 / 30) and odc.busy == pytest.approx(0.4)
     assert (odc.overruns.spans, odc.overruns.longer) == (4, 1)
     assert update_of(records, in_step=True).ideal_seconds == (5 + 4 + 2) + 3 + (3 + 3)
 
 
 def test_the_table_of_updates_has_no_gain_that_the_verdict_refuses() -> None:
-    updates = {name: Update(10.0, 9.0, computed, Overruns(1, 0)) for name, computed in (("a", 6.0), ("b", 9.0))}
+    updates = {name: Update(10.0, 9.0, 8.0, done, Overruns(1, 0)) for name, done in (("a", 6.0), ("b", 9.0))}
     for others, speedups in ((0.1, ["1.00x", "1.50x"]), (0.5, ["-", "-"])):
         table = update_table(updates, load.verdict("reached", others, 3))
         assert [row.split()[-1] for row in table[1:]] == speedups
@@ -140,8 +158,8 @@ def test_the_verdict_says_whether_the_bar_is_reached() -> None:
         (19.9, "odc-free 50.3% (at least 95%: missed), odc-equal 99.5%"),
         (10.4, "odc-free 96.2% (at least 95%: reached)"),
     ):
-        equal = {"odc-equal": Update(10.05, 10.0, 9.0, Overruns(1, 0))}
-        assert words in sentence(equal | {"odc-free": Update(seconds, 10.0, 9.0, Overruns(1, 0))})
+        equal = {"odc-equal": Update(10.05, 10.0, 9.0, 9.0, Overruns(1, 0))}
+        assert words in sentence(equal | {"odc-free": Update(seconds, 10.0, 9.0, 9.0, Overruns(1, 0))})
 
 
 def test_an_answer_costs_what_a_7b_model_takes() -> None:
@@ -159,6 +177,48 @@ def test_an_answer_costs_what_a_7b_model_takes() -> None:
                 device.begin(first=True)
                 device.end(backward=backward)
         assert device.computed - before == pytest.approx(2 * (a * x * x + b * x) / (a + b))
+
+
+def test_noise_is_of_the_speed_in_a_minibatch() -> None:
+    """A rank's, the same in all arms and for all its answers there."""
+    noise = 0.25
+    settings = parse_settings(["--emulate", "2", "--noise", f"{noise}"], "")
+    drawn = {(a, b, c): speed_of(settings, a, b, c) for a in range(8) for b in range(8) for c in range(8)}
+    assert drawn == {place: speed_of(settings, *place) for place in drawn}
+    assert len(set(drawn.values())) == len(drawn)
+    assert 1 - noise <= min(drawn.values()) < 1 - 0.9 * noise and 1 + 0.9 * noise < max(drawn.values()) <= 1 + noise
+    assert sum(drawn.values()) / len(drawn) == pytest.approx(1, abs=0.05)
+    other = parse_settings(["--emulate", "2", "--noise", f"{noise}", "--seed", "2"], "")
+    assert speed_of(other, 0, 0, 0) != drawn[0, 0, 0]
+    assert speed_of(parse_settings(["--emulate", "2"], ""), 0, 0, 0) == 1
+
+    def update(noise: str) -> list[list[float]]:
+        """Of two minibatches of the sixth rollout, by rank 3: the seconds that a device of a manual clock takes."""
+        clock = [0.0]
+        settings = parse_settings(["--emulate", "2", "--noise", noise], "")
+        device, record = device_of(settings), Record()
+        device.clock = lambda: clock[0]
+        device.sleep = lambda seconds: clock.__setitem__(0, clock[0] + seconds)
+
+        class Loss:
+            def backward(self) -> None:
+                for backward in (False, False, True, True):
+                    device.begin(first=False)
+                    device.end(backward=backward)
+
+        learner: Any = SimpleNamespace(settings=settings, device=device, rank=3)
+        learner.computing = partial(Learner.computing, learner)
+        learner.totals_of = lambda groups: Totals()
+        learner.loss = lambda sample, totals: Loss()
+        learner.minibatches = lambda sampler: [[[0], [1]], [[1]]]
+        learner.end_minibatch = lambda *_: None
+        data = {index: {"tokens": torch.zeros(tokens)} for index, tokens in enumerate((32, 8))}
+        Learner.update(learner, 5, SimpleNamespace(token_divisor=1.0), data, [], record)  # type: ignore[arg-type]
+        return record.computed
+
+    for number, (noisy, plain) in enumerate(zip(update(f"{noise}"), update("0"), strict=True)):
+        assert noisy == pytest.approx([one / drawn[5, number, 3] for one in plain])
+    assert [len(one) for one in update("0")] == [2, 1]
 
 
 def test_collectives_run_the_longest_answers_first() -> None:
@@ -186,6 +246,8 @@ def test_wrong_settings_are_told(tmp_path: Path) -> None:
         (["--width", "33"], "multiple of 32"),
         (["--kl", "-1"], '"-1" is not a positive number'),
         (["--answers", "1"], "--answers 1: advantages compare a group's answers, so two are the least"),
+        (["--noise", "0.1"], "--noise 0.1: it is of emulated devices, so --emulate is needed, too"),
+        (["--noise", "1"], '"1" is not a number from 0 to 0.9'),
     ):
         ended, _ = run(tmp_path, 1, *wrong)
         assert ended.returncode == 2 and words in ended.stderr
@@ -273,6 +335,42 @@ def test_a_difference_between_the_odc_arms_is_found() -> None:
     )
     for other in (outcome([0.25, 0.5], "b"), outcome([0.25, 0.5], "a", 0.6)):
         assert "end with other parameters" in str(difference({"odc-equal": one, "odc-free": other}))
+
+
+def test_waits_of_a_rollout_are_told_apart() -> None:
+    waited = [16.0]
+
+    def waits(seconds: float, result: Any) -> Any:
+        def call(*_: Any) -> Any:
+            waited[0] += seconds
+            return result
+
+        return call
+
+    learner: Any = SimpleNamespace(
+        settings=parse_settings([], ""),
+        rollout=waits(1, []),
+        score=waits(2, {}),
+        exchange=waits(4, (None, {})),
+        update=waits(8, None),
+        waited=lambda: waited[0],
+        waited_for_reference=lambda: 0.5,
+    )
+    record = Learner.run(learner, 0)
+    assert (record.parameters_waited, record.answers_waited, record.reference_waited) == (1, 2 + 4, 0.5)
+
+
+def test_steps_of_generation_in_lock_step() -> None:
+    """Three ranks, of which one has no prompts in the second rollout."""
+
+    def outcome(*steps: list[list[int]]) -> Outcome:
+        return Outcome([[Record(steps=one) for one in rank] for rank in steps], (0.1, 0.5), 1.0, "a")
+
+    three = outcome([[3, 5], [4]], [[4], []], [[1, 1, 2], [7]])
+    assert three.steps == 3 + 5 + 4 + 4 + 1 + 1 + 2 + 7
+    assert three.lock_steps == 3 * ((5 + 3 + 1) + 7)
+    alone = outcome([[3, 5], [4]])
+    assert alone.steps == alone.lock_steps == 12
 
 
 def test_rewards() -> None:

@@ -4,6 +4,8 @@ cores show what a schedule and a plan do. Each of the task's tokens stands for a
 
 from __future__ import annotations
 
+import random
+
 from emulation import Device
 from settings import Settings
 from workload import CostModel
@@ -21,6 +23,11 @@ def device_of(settings: Settings) -> Device:
 def cost_of(tokens: int) -> float:
     """Of an answer with its prompt."""
     return _COST.of(tokens * _TOKENS)
+
+
+def speed_of(settings: Settings, rollout: int, minibatch: int, rank: int) -> float:
+    """Of a rank's device, the same in all arms; `odc replay --noise` has the same distribution. No plan knows it."""
+    return 1 + settings.noise * random.Random(f"{settings.seed} {rollout} {minibatch} {rank}").uniform(-1, 1)
 
 
 def planning(settings: Settings) -> tuple[int, str]:

@@ -19,6 +19,7 @@ ranks. The arms:
 With --emulate the blocks of the updates are padded by sleep to the time of a 7B model's, for more ranks than cores:
 
     odc run -n 8 python grpo.py --emulate 1.5 --rollouts 8
+    odc run -n 8 python grpo.py --emulate 1.5 --rollouts 8 --noise 0.1  # devices of other speeds in each minibatch
 
 It prints tables and a verdict, and writes --report: index.html with pictures, and summary.json. The ODC arms but
 odc-ahead must have the same rewards and end with the same parameters, bit by bit, whatever the number of ranks.

@@ -15,7 +15,7 @@ import policy
 import sorting
 import torch
 from decoder import Decoder, Packed
-from devices import cost_of, device_of, planning
+from devices import cost_of, device_of, planning, speed_of
 from emulation import pad
 from generate import answers
 from schedule import WAIT_SECONDS
@@ -51,10 +51,12 @@ class Group:
 class Record:
     """One rollout on one rank. `marks`: the beginnings of the PHASES and the end of the last, by time.monotonic;
     `spans`: name, begin and end of what computes; `waits`: of the exchange and the syncs. `waited`: seconds, in
-    publishes and syncs of the policy; `reference_waited`: of the reference, in all rollouts so far. `padding`: passes
-    over nothing, so that collectives match. `computed`: by minibatch, the seconds of each answer on an emulated device,
-    and `compute_spans`, of which they are the sums. `most_off`: by how much the ratio of new to old probabilities
-    differed from 1 before the first step."""
+    publishes and syncs of the policy; `parameters_waited`: as the rollout began, `answers_waited`: from its end on, for
+    what other ranks have answered; `reference_waited`: for the reference, in all rollouts so far. `steps`: of each
+    group of the rollout, one for each token of its longest answer. `padding`: passes over nothing, so that collectives
+    match. `computed`: by minibatch, the seconds of each answer on an emulated device, whose speed is in
+    `speeds`, and `compute_spans`, of which they are the sums. `most_off`: by how much the ratio of new to old
+    probabilities differed from 1 before the first step."""
 
     reward: float = 0.0
     groups: int = 0
@@ -65,11 +67,15 @@ class Record:
     divergence: float = 0.0
     busy: float = 0.0
     waited: float = 0.0
+    parameters_waited: float = 0.0
+    answers_waited: float = 0.0
     reference_waited: float = 0.0
+    steps: list[int] = field(default_factory=list)
     marks: list[float] = field(default_factory=list)
     spans: list[tuple[str, float, float]] = field(default_factory=list)
     waits: list[tuple[float, float]] = field(default_factory=list)
     computed: list[list[float]] = field(default_factory=list)
+    speeds: list[float] = field(default_factory=list)
     compute_spans: list[Span] = field(default_factory=list)
 
     @contextmanager
@@ -129,17 +135,19 @@ class Learner:
 
     def run(self, number: int) -> Record:
         """Rollout `number` and what is learnt from it."""
-        record, busy = Record(), time.process_time()
+        record, busy, waited = Record(), time.process_time(), self.waited()
         record.mark()
         groups = self.rollout(number, record)
+        record.parameters_waited = self.waited() - waited
         record.mark()
         samples = self.score(groups, record)
         record.groups, record.kept = len(groups), len(samples) // self.settings.answers
         record.mark()
         with record.waiting():
             sampler, data = self.exchange(number, samples)
+        record.answers_waited = self.waited() - waited - record.parameters_waited
         record.mark()
-        self.update(sampler, data, groups, record)
+        self.update(number, sampler, data, groups, record)
         if (number + 1) % self.settings.refresh == 0:
             self.refresh()
         record.mark()
@@ -147,10 +155,12 @@ class Learner:
         record.reference_waited = self.waited_for_reference()
         return record
 
+    def waited(self) -> float:
+        """Seconds so far, for the policy's parameters and for other ranks."""
+        return waited_of(self.job.context)
+
     def waited_for_reference(self) -> float:
-        """Seconds so far, in its publishes and syncs."""
-        stats = self.reading.context.stats()
-        return (stats.publish_wait_ns + stats.sync_wait_ns) * 1e-9
+        return waited_of(self.reading.context)
 
     # ---- rollout ----
 
@@ -162,6 +172,7 @@ class Learner:
             for index in self.prompts_of_rank(prompts):
                 with record.span("rollout"):
                     made.append(self.group(number, index, prompts[index]))
+                record.steps.append(max(map(len, made[-1].answers)))
         return made
 
     def whole(self) -> AbstractContextManager[None]:
@@ -257,16 +268,22 @@ class Learner:
     # ---- update ----
 
     def update(
-        self, sampler: MinibatchSampler | None, data: dict[int, Sample], groups: Sequence[Group], record: Record
+        self,
+        rollout: int,
+        sampler: MinibatchSampler | None,
+        data: dict[int, Sample],
+        groups: Sequence[Group],
+        record: Record,
     ) -> None:
         totals = self.totals_of(groups)
         for number, minibatch in enumerate([[]] if sampler is None else self.minibatches(sampler)):
             if number > 0:
                 totals = Totals()
-            count = 0
+            count, speed = 0, speed_of(self.settings, rollout, number, self.rank)
             record.computed.append([])
+            record.speeds.append(speed)
             for index in (index for microbatch in minibatch for index in microbatch):
-                with self.computing(data[index], record):
+                with self.computing(data[index], speed, record):
                     self.loss(data[index], totals).backward()  # type: ignore[no-untyped-call]
                 count += 1
             record.trained += count
@@ -275,11 +292,11 @@ class Learner:
                 record.most_off = totals.most_off
 
     @contextmanager
-    def computing(self, sample: Sample, record: Record) -> Iterator[None]:
+    def computing(self, sample: Sample, speed: float, record: Record) -> Iterator[None]:
         """The update by one answer, on the emulated device if there is one."""
         device, begin = self.device, time.monotonic()
         begun, computed = len(device.spans), device.computed
-        device.start_microbatch(cost_of(len(sample["tokens"])))
+        device.start_microbatch(cost_of(len(sample["tokens"])) / speed)
         yield
         device.start_microbatch(0)
         record.computed[-1].append(device.computed - computed)
@@ -341,3 +358,9 @@ class Learner:
     def refresh(self) -> None:
         """The reference becomes the policy."""
         self.reading.refresh_from(self.job)
+
+
+def waited_of(context: libodc.Context) -> float:
+    """Seconds so far, in publishes and syncs."""
+    stats = context.stats()
+    return (stats.publish_wait_ns + stats.sync_wait_ns) * 1e-9

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from statistics import fmean
 
 import torch
@@ -53,6 +54,29 @@ class Outcome:
     def total(self, name: str) -> float:
         return sum(getattr(record, name) for records in self.records for record in records)
 
+    def waited(self) -> dict[str, float]:
+        """Seconds by what for, mean over ranks; of the reference with ODC only."""
+        ranks = len(self.records)
+        return {
+            "parameters": self.total("parameters_waited") / ranks,
+            "answers": self.total("answers_waited") / ranks,
+            "reference": fmean(records[-1].reference_waited for records in self.records),
+        }
+
+    @property
+    def steps(self) -> int:
+        """Of all rollouts, on all ranks."""
+        return sum(sum(record.steps) for records in self.records for record in records)
+
+    @property
+    def lock_steps(self) -> int:
+        """How many they would be with the same prompts on each rank, if parameters were gathered by collectives in each
+        step: all ranks step until the longest answer of the groups that they have at a time. Each takes its longest
+        first: in no other order they are fewer."""
+        rollouts = zip(*self.records, strict=True)
+        steps = ([sorted(record.steps, reverse=True) for record in ranks] for ranks in rollouts)
+        return sum(len(ranks) * max(group) for ranks in steps for group in zip_longest(*ranks, fillvalue=0))
+
     def summary(self) -> dict[str, object]:
         return {
             "rewards": self.rewards,
@@ -63,7 +87,9 @@ class Outcome:
             "phase_seconds": dict(zip(PHASES, self.phase_seconds, strict=True)),
             "idle": self.idle,
             "waited_seconds": self.total("waited") / len(self.records),
-            "reference_waited_seconds": fmean(records[-1].reference_waited for records in self.records),
+            **{f"{what}_waited_seconds": seconds for what, seconds in self.waited().items()},
+            "rollout_steps": self.steps,
+            "rollout_steps_in_lock_step": self.lock_steps,
             "groups": self.total("groups"),
             "kept_groups": self.total("kept"),
             "answers_by_rank": [[record.trained for record in records] for records in self.records],
@@ -107,7 +133,8 @@ def report(settings: Settings, ranks: int, outcomes: Mapping[str, Outcome], othe
         shown,
         *([WARNING] if updates else []),
         f"GRPO on sorting digits: {ranks_of(ranks)} of one thread, {settings.rollouts} rollouts of {settings.prompts} "
-        f"prompts with {settings.answers} answers each, {settings.minibatch} groups a minibatch, seed {settings.seed}",
+        f"prompts with {settings.answers} answers each, {settings.minibatch} groups a minibatch, seed {settings.seed}"
+        + (f", devices' speeds differ by up to {settings.noise:.0%}" if settings.noise > 0 else ""),
         "",
         *_tables(outcomes, updates),
         "",
@@ -134,14 +161,17 @@ def report(settings: Settings, ranks: int, outcomes: Mapping[str, Outcome], othe
 
 
 def _tables(outcomes: Mapping[str, Outcome], updates: Mapping[str, Update]) -> list[str]:
-    header = ("seconds", *PHASES, "end to end", "idle", "waited for reference")
+    header = ("seconds", *PHASES, "end to end", "idle", "waited: parameters", "answers", "reference")
     times = [
         (
             name,
             *(f"{one:.2f}" for one in outcome.phase_seconds),
             f"{outcome.seconds:.2f}",
             "-" if name in updates else f"{outcome.idle:.1%}",  # sleeping for a device is not being idle
-            "-" if ARMS[name].in_step else f"{fmean(rank[-1].reference_waited for rank in outcome.records):.2f}",
+            *(
+                "-" if what == "reference" and ARMS[name].in_step else f"{seconds:.2f}"
+                for what, seconds in outcome.waited().items()
+            ),
         )
         for name, outcome in outcomes.items()
     ]
@@ -152,19 +182,34 @@ def _tables(outcomes: Mapping[str, Outcome], updates: Mapping[str, Update]) -> l
             f"{outcome.total('kept'):.0f} of {outcome.total('groups'):.0f}",
             "{} to {}".format(*outcome.trained()),
             f"{outcome.total('padding'):.0f}",
+            f"{outcome.steps}",
+            f"{outcome.lock_steps}",
             outcome.digest,
         )
         for name, outcome in outcomes.items()
     ]
-    titles = ("arm", "held-out reward", "groups with signal", "answers a rank", "passes over nothing", "parameters")
+    titles = (
+        "arm",
+        "held-out reward",
+        "groups with signal",
+        "answers a rank",
+        "passes over nothing",
+        "rollout steps",
+        "in lock step",
+        "parameters",
+    )
     return [*table(titles, counts), "", *table(header, times)]
 
 
 def _notes(outcomes: Mapping[str, Outcome]) -> list[str]:
     return [
         "held-out reward: before and after, mean over answers; answers a rank: the fewest and the most that one",
-        "trained on in a rollout; passes over nothing: on all ranks, so that collectives match",
-        "seconds: of all rollouts, mean over ranks; the exchange includes the wait for all ranks' answers",
+        "trained on in a rollout; passes over nothing: on all ranks, so that collectives match; rollout steps: on all",
+        "ranks, one for each token of a group's longest answer; in lock step: computed, what they would be at least if",
+        "parameters were gathered by collectives in each step, as all ranks step until the longest answer of any",
+        "seconds: of all rollouts, mean over ranks; the exchange includes the wait for all ranks' answers; waited: for",
+        "parameters as a rollout begins, for other ranks' answers after it, for the reference's parameters; of",
+        "collectives, whose waits are not known apart, all seconds outside of passes",
         *_same_rewards(outcomes),
     ]
 

@@ -17,7 +17,8 @@ _EMULATED = ("collective-equal", "odc-equal", "odc-free", "odc-ahead", "odc-clai
 @dataclass(frozen=True)
 class Settings:
     """`minibatch`: prompts whose answers are one, before groups without signal are dropped. `emulate`: seconds that an
-    answer of 32 tokens takes on an emulated device; 0: real compute."""
+    answer of 32 tokens takes on an emulated device; 0: real compute. `noise`: by how much of theirs the devices' speeds
+    differ."""
 
     rollouts: int
     prompts: int
@@ -33,6 +34,7 @@ class Settings:
     held_out: int
     seed: int
     emulate: float
+    noise: float
     arms: tuple[str, ...]
     report: Path
 
@@ -63,6 +65,8 @@ def parse_settings(arguments: list[str], description: str) -> Settings:
         parser.add_argument(name, type=positive, default=default, metavar="X", help=f"{text} (default: %(default)s)")
     emulate = "updates on emulated devices: an answer of 32 tokens takes X seconds (default: real compute)"
     parser.add_argument("--emulate", type=positive, default=0.0, metavar="X", help=emulate)
+    noise = "each emulated device has another speed in each minibatch, by up to this share more or less (default: none)"
+    parser.add_argument("--noise", type=_share, default=0.0, metavar="X", help=noise)
     arms = "(default: {}; with --emulate {})".format(*(", ".join(some) for some in (_REAL, _EMULATED)))
     parser.add_argument("--arms", nargs="+", choices=ARMS, help=arms)
     parser.add_argument("--report", type=Path, default=Path("report/grpo"), help="directory for pictures and numbers")
@@ -73,6 +77,8 @@ def parse_settings(arguments: list[str], description: str) -> Settings:
         parser.error(f"--answers {given.answers}: advantages compare a group's answers, so two are the least")
     if given.emulate > 0 and given.rollouts < 2:
         parser.error(f"--rollouts {given.rollouts}: with --emulate the first warms up, so two are the least")
+    if given.noise > 0 and given.emulate == 0:
+        parser.error(f"--noise {given.noise:g}: it is of emulated devices, so --emulate is needed, too")
     chosen = given.arms or (_EMULATED if given.emulate > 0 else _REAL)
     given.arms = tuple(name for name in ARMS if name in chosen)
     return Settings(**vars(given))
@@ -82,3 +88,13 @@ def _whole(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f'"{text}" is not a whole number of at least 1')
     return int(text)
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value <= 0.9:
+        raise argparse.ArgumentTypeError(f'"{text}" is not a number from 0 to 0.9')
+    return value

@@ -17,17 +17,19 @@ BAR = 0.95  # the share of its ideal that ODC with free counts must reach
 NOTES = (
     "update: seconds of all rollouts but the first, which warms up; ideal: the same schedule and plan if nothing but",
     "its compute, as measured in this run, took time: of ODC in each minibatch the slowest rank's, of collectives the",
-    "sum of each pass's slowest; reached: ideal / update; speedup: of compute done in a second",
+    "sum of each pass's slowest; reached: ideal / update; speedup: of compute done in a second, at equal speeds",
 )
 
 
 @dataclass(frozen=True)
 class Update:
-    """Of an arm, over all rollouts but the first. `computed`: seconds of compute, mean over ranks."""
+    """Of an arm, over all rollouts but the first. `computed`: seconds of compute, mean over ranks; `done`: the same if
+    all devices had the speed 1."""
 
     seconds: float
     ideal_seconds: float
     computed: float
+    done: float
     overruns: Overruns
 
     @property
@@ -38,6 +40,9 @@ class Update:
     def busy(self) -> float:
         """Share of the time."""
         return self.computed / self.seconds
+
+    def speedup_over(self, other: Update) -> float:
+        return self.done / self.seconds / (other.done / other.seconds)
 
     def summary(self) -> dict[str, object]:
         return {**asdict(self), "reached": self.reached, "busy": self.busy}
@@ -50,9 +55,15 @@ def update_of(records: Sequence[Sequence[Record]], *, in_step: bool) -> Update:
     return Update(
         sum(max(record.seconds[-1] for record in ranks) for ranks in rollouts),
         sum(ideal(ranks, in_step=in_step) for ranks in minibatches),
-        fmean(sum(map(sum, (minibatch[rank] for minibatch in minibatches))) for rank in range(len(records))),
+        fmean(sum(sum(minibatch[rank]) for minibatch in minibatches) for rank in range(len(records))),
+        fmean(sum(map(_done, ranks[1:])) for ranks in records),
         overruns(span for ranks in rollouts for record in ranks for span in record.compute_spans),
     )
+
+
+def _done(record: Record) -> float:
+    """Seconds of compute at speed 1."""
+    return sum(speed * sum(seconds) for speed, seconds in zip(record.speeds, record.computed, strict=True))
 
 
 def update_table(updates: Mapping[str, Update], verdict: str) -> list[str]:
@@ -65,7 +76,7 @@ def update_table(updates: Mapping[str, Update], verdict: str) -> list[str]:
             f"{one.ideal_seconds:.2f} s",
             f"{one.reached:.1%}",
             f"{1 - one.busy:.1%}",
-            f"{one.busy / first.busy:.2f}x" if first.busy > 0 and resolved(verdict) else "-",
+            f"{one.speedup_over(first):.2f}x" if first.done > 0 and resolved(verdict) else "-",
         )
         for name, one in updates.items()
     ]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +12,7 @@ import policy
 import sorting
 import torch
 from collective import CollectiveJob
-from learner import FIELDS, Learner, Record, Sample, Totals
+from learner import FIELDS, Learner, Record, Sample, Totals, waited_of
 from schedule import divide_gradients, fsdp_modules
 from torch import distributed
 
@@ -44,6 +45,9 @@ class ClaimingLearner(Learner):
         while (item := self.context.claim(len(order))) is not None:
             yield order[item]
 
+    def waited(self) -> float:
+        return super().waited() + waited_of(self.context)
+
     def exchange(self, number: int, samples: dict[int, Sample]) -> tuple[MinibatchSampler | None, dict[int, Sample]]:
         made = super().exchange(number, samples)
         self.context.publish()
@@ -70,24 +74,37 @@ class FsdpLearner(EqualLearner):
         self._nothing = policy.packed_answer([0, 0], sorting.solution([0, 0]))
         self._padding = 0  # passes over nothing in this minibatch
         self._lengths: list[int] = []  # of the answers, with their prompts
+        self._met = 0.0
 
     def close(self) -> None:
         pass
+
+    def waited(self) -> float:
+        """Seconds so far in collectives that are no part of a pass: how long one waits is unknown."""
+        return self._met
+
+    @contextmanager
+    def _meeting(self) -> Iterator[None]:
+        begin = time.monotonic()
+        yield
+        self._met += time.monotonic() - begin
 
     def waited_for_reference(self) -> float:
         return 0.0  # unknown
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        for module in fsdp_modules(self.policy):
-            module.unshard()
+        with self._meeting():
+            for module in fsdp_modules(self.policy):
+                module.unshard()
         yield
         for module in fsdp_modules(self.policy):
             module.reshard()
 
     def padding_of(self, passes: int) -> int:
         most = torch.tensor([passes])
-        distributed.all_reduce(most, distributed.ReduceOp.MAX)
+        with self._meeting():
+            distributed.all_reduce(most, distributed.ReduceOp.MAX)
         return int(most) - passes
 
     def pad_scores(self, padding: int, record: Record) -> None:
@@ -98,7 +115,8 @@ class FsdpLearner(EqualLearner):
 
     def exchange(self, number: int, samples: dict[int, Sample]) -> tuple[MinibatchSampler | None, dict[int, Sample]]:
         everyone: list[Any] = [None] * self.size
-        distributed.all_gather_object(everyone, samples)
+        with self._meeting():
+            distributed.all_gather_object(everyone, samples)
         together = dict(sorted((number, one) for mine in everyone for number, one in mine.items()))
         if not together:
             self._padding = 0
