@@ -14,9 +14,9 @@ if ! python3 -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10
 fi
 [ -x $venv/bin/python ] || python3 -m venv $venv
 
-# pip draws its progress only on a terminal.
+# pip draws its progress only on a terminal. Most of what the packages hold is never imported, so Python compiles what is.
 install() {
-    local pip=($venv/bin/pip install --disable-pip-version-check "$@")
+    local pip=($venv/bin/pip install --disable-pip-version-check --no-compile "$@")
     if [ -t 1 ]; then
         "${pip[@]}" 2>build/pip.log
     else

@@ -133,8 +133,8 @@ static void sums_are_those_of_the_model_in_any_order_and_on_any_ranks(void **sta
         model->gradient_type = types[i];
         compute(model);
         for (int k = 0; k < 5; ++k) {
-            if (slowdown() > 1 && sizes[k] == 8 && i > 0) {
-                continue;
+            if (slowdown() > 1 && (sizes[k] == 8 ? i > 0 : (i + k) % 3 != 0)) {
+                continue; /* each type on a size, and each size with a type */
             }
             memset(d, 0, sizeof *d);
             d->gradient_type = types[i];

@@ -56,6 +56,9 @@ static void no_plan_is_worse_than_it_was(void **state) {
         double was[4];
         odc_plan_request request = request_of(seed, lengths);
         assert_int_equal(fscanf(file, "%lf %lf %lf %lf", &was[0], &was[1], &was[2], &was[3]), 4);
+        if (slowdown() > 1 && seed % 7 != 0) {
+            continue; /* still of every size, kind and model */
+        }
         for (int32_t policy = ODC_LOCAL_SORT; policy <= ODC_SORTED_ROWS; ++policy) {
             const double makespan = makespan_of(&request, policy);
             const double before = was[policy - ODC_LOCAL_SORT];

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # How the tests of the folders of tests/ are named: FOLDER/NAME, with the label FOLDER. A program's test has the label
-# `sanitizers` if the builds with sanitizers run it, too, and `hosts` if its ranks are on several hosts.
+# `sanitizers` if the builds with sanitizers run it, too, and `hosts` if its ranks are on several hosts. A script's has `shell`.
 
 # odc_test_program(NAME SOURCE...): FOLDER/NAME_test in the build, by the target FOLDER_NAME.
 function(odc_test_program name)
@@ -94,7 +94,7 @@ function(odc_shell_tests)
   foreach(source ${sources})
     get_filename_component(name ${source} NAME_WE)
     string(REGEX REPLACE "_test$" "" name ${name})
-    set(labels ${folder})
+    set(labels ${folder} shell)
     odc_test_tier(${folder}/${name} labels)
     add_test(NAME ${folder}/${name} COMMAND bash ${source})
     string(REPLACE ";" " " needed "odc;odc_static;odc_command;${ARGN}")

@@ -46,14 +46,20 @@ tier_quick() {
 }
 
 # ---- the default: before a commit ----
+# tier_commit [OPTION OF CTEST...]
 tier_commit() {
     tests_at_once=$((1 + 2 * $(nproc)))
     install_missing bash tests/install.sh test
     check "build release" build_release || return
     lane commit_lane
-    suite release -LE '^full$'
+    suite release -LE '^full$' "$@"
     check "format" done_later format
     binding "python without torch" done_later python
+}
+
+# ---- the default without what is the same on each system: programs whose objects and libraries are ----
+tier_system() {
+    tier_commit -L '^(quick|shell)$'
 }
 
 commit_lane() {
@@ -91,7 +97,7 @@ tier_full() {
     binding packages done_later packages
     binding wheels done_later wheels
     binding emulated done_later emulated
-    check "the default tier on a bare Debian" done_later bare_root
+    check "the test command on a bare Debian" done_later bare_root
 }
 
 # Work that only needs cores runs behind the tests, which wait most of the time.
@@ -111,7 +117,7 @@ builds_lane() {
 bindings_lane() {
     later python bash tests/python.sh
     later rust bash tests/rust.sh
-    later bare_root nice bash tests/packaging/bare_root.sh
+    later bare_root nice bash tests/packaging/bare_root.sh system
 }
 
 # ---- NAME... ----

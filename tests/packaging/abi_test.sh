@@ -52,9 +52,10 @@ command -v clang++ >/dev/null && combinations+=(' -DCMAKE_CXX_COMPILER=clang++ -
 combinations+=(' -DCMAKE_BUILD_TYPE=Debug')
 tried=()
 for combination in "${combinations[@]}"; do
-    build="$work/build of$combination"
+    build="$work/build" # for all, as its cache knows the compiler
+    case $combination in *-DCMAKE_*) build="$work/build of$combination" ;; esac
     # shellcheck disable=SC2086
-    expect 0 cmake -G Ninja -S "$ODC_SOURCE_DIR" -B "$build" $combination
+    expect 0 cmake -G Ninja -S "$ODC_SOURCE_DIR" -B "$build" -U 'ODC_*' -U 'PMIX*' $combination
     command=$(compile_command "$build")
     command=${command//"$build"/"$ODC_BUILD_DIR"}
     [[ " ${tried[*]} " != *" <$command> "* ]] || continue

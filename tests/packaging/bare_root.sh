@@ -4,8 +4,8 @@
 # committed sources, no git, no locale and nothing of the caller's environment, in a root that is not a mount point (so
 # without network namespaces, which debian.sh has).
 #
-# usage: bare_root.sh [release | full | newcomer]
-#   Another tier of the command, or newcomer.sh instead (without a compiler cache).
+# usage: bare_root.sh [system | release | full | newcomer]
+#   Another tier of the command (run.sh full: system), or newcomer.sh instead (without a compiler cache).
 #
 # To save time it uses from this machine: apt's sources and packages, kept in build/bare_root; the compiler cache; pip's cache,
 # settings (PIP_*, ODC_TORCH_INDEX) and certificates. ODC_BARE_ROOT_SHARE: folders that are mounted at the same path, such as an index of Python
@@ -22,7 +22,7 @@ command=$(sed -n 's/^\(tests\/run\.sh\) .*/\1/p' README.md)
 [ -n "$command" ] || { echo "README.md names no tests/run.sh" >&2; exit 1; }
 case ${1-} in
 '') ;;
-release | full) command="$command $1" ;;
+system | release | full) command="$command $1" ;;
 newcomer) command=tests/packaging/newcomer.sh ;;
 *)
     sed -n '/^# usage:/,/^#$/s/^# \{0,1\}//p' "$0" >&2

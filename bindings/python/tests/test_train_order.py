@@ -2,10 +2,7 @@
 """The experiment that compares orders of samples."""
 
 import json
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +12,7 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 from options import WINDOW, parse_options
 from order import Change, Moves, Order, minibatches, orders, sentence
 from samples import Sample
+from scripts import run_forked
 
 import libodc
 
@@ -67,9 +65,8 @@ def test_the_experiment(tmp_path: Path) -> None:
     for number in range(40):
         (tmp_path / "corpus" / f"{number:02}.txt").write_text("To be, or not to be. " * (1 + number**4 // 9000))
     small = ["--ranks", "2", "--minibatch", "2", "--width", "32", "--blocks", "1", "--length-scale", "64"]
-    command = [sys.executable, str(SCRIPT), "order", "--data", "corpus", "--seeds", "2", "--windows", "1", *small]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("ODC_")}
-    ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    words = [str(SCRIPT), "order", "--data", "corpus", "--seeds", "2", "--windows", "1", *small]
+    ended = run_forked(1, words, tmp_path, 120)
     assert ended.returncode == 0, ended.stderr
     summary = json.loads((tmp_path / "report/order/summary.json").read_text())
     assert [one["name"] for one in summary["orders"]] == [order.name for order in orders(parse_options(["order"], ""))]

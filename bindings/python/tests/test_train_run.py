@@ -19,11 +19,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+import job  # noqa: F401 -- so that forked ranks have it
 from corpus import InputError
 from dataset import load_dataset
 from gpus import check_own_gpus, choose_device
 from neighbour import check_cores
 from options import parse_options
+from scripts import Script
 
 import libodc
 
@@ -41,10 +43,10 @@ SMALL = ["--minibatch", "3", "--width", "32", "--blocks", "2", "--length-scale",
 
 def run(tmp_path: Path, *arguments: str, own: Sequence[Sequence[str]] = ((), ())) -> list[tuple[int, str, str]]:
     """Status, stdout and stderr of each of two ranks; `own`: further arguments of each."""
-    job = f"train-{os.getpid()}-{tmp_path.name}"
+    name = f"train-{os.getpid()}-{tmp_path.name}"
     ranks = []
     for rank in range(2):
-        environment = os.environ | {"ODC_RANK": str(rank), "ODC_SIZE": "2", "ODC_JOB": job}
+        environment = os.environ | {"ODC_RANK": str(rank), "ODC_SIZE": "2", "ODC_JOB": name}
         command = [sys.executable, str(SCRIPT), *arguments, *own[rank]]
         ranks.append(
             subprocess.Popen(
@@ -59,6 +61,16 @@ def run(tmp_path: Path, *arguments: str, own: Sequence[Sequence[str]] = ((), ())
             one.kill()
         ended.append((one.returncode, out, err))
     return ended
+
+
+def forked(tmp_path: Path, *arguments: str, own: Sequence[Sequence[str]] = ((), ())) -> list[tuple[int, str, str]]:
+    """The same by ranks that have torch already."""
+    joining = {"ODC_SIZE": "2", "ODC_JOB": f"train-{os.getpid()}-{tmp_path.name}"}
+    ranks = [
+        Script([str(SCRIPT), *arguments, *own[rank]], os.environ | joining | {"ODC_RANK": str(rank)}, tmp_path)
+        for rank in range(2)
+    ]
+    return [one.end(120) for one in ranks]
 
 
 @pytest.fixture
@@ -149,7 +161,7 @@ def test_real_compute_with_a_slow_rank(tmp_path: Path, corpus: Path) -> None:
 
 
 def test_a_slow_rank_that_cannot_be(tmp_path: Path, corpus: Path) -> None:
-    (status, _, err), _ = run(tmp_path, "compute", "--slow", "2", "--data", str(corpus), *SMALL)
+    (status, _, err), _ = forked(tmp_path, "compute", "--slow", "2", "--data", str(corpus), *SMALL)
     assert status == 2 and "train.py: --slow 2 is not a rank of this job, which has 2" in err
     with pytest.raises(InputError, match=r"--slow needs a core for each of the 4096 ranks, and this host gives"):
         check_cores(0, 4096)
@@ -159,7 +171,7 @@ def test_emulated_devices(tmp_path: Path, corpus: Path) -> None:
     lengths = tmp_path / "lengths"
     lengths.write_text("".join(f"{50 + 400 * (i % 7 == 0)}\n" for i in range(38)))
     arguments = ["--data", str(corpus), "--lengths", str(lengths), "--minibatches", "2", "--seconds", "2", *SMALL]
-    (status, out, err), _ = run(tmp_path, "emulated", *arguments)
+    (status, out, err), _ = forked(tmp_path, "emulated", *arguments)
     assert status == 0, err
     assert out.splitlines()[0] == "EMULATED DEVICES: compute padded by sleep; not a GPU measurement"
     summary = check_report(tmp_path, "emulated")
@@ -176,7 +188,7 @@ def test_emulated_devices(tmp_path: Path, corpus: Path) -> None:
 
 def test_compute_that_is_longer_than_its_spans_is_no_result(tmp_path: Path, corpus: Path) -> None:
     arguments = ["--data", str(corpus), "--minibatches", "1", "--seconds", "0.001", *SMALL]
-    (status, out, err), (other_status, _, _) = run(tmp_path, "emulated", *arguments)
+    (status, out, err), (other_status, _, _) = forked(tmp_path, "emulated", *arguments)
     assert (status, other_status) == (0, 0), err
     verdict = next(line for line in out.splitlines() if line.startswith("verdict"))
     assert verdict.startswith("verdict: not resolved: with 3 samples a rank real compute was longer than 100.00%")
@@ -244,17 +256,16 @@ def test_a_rank_without_a_launcher_shows_its_progress_in_place(tmp_path: Path, c
     ],
 )
 def test_what_is_wrong_with_the_environment_is_told(environment: dict[str, str], text: str, tmp_path: Path) -> None:
-    command = [sys.executable, str(SCRIPT), "compute"]
-    ended = subprocess.run(command, env=alone(**environment), cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 2, ended
+    status, _, err = Script([str(SCRIPT), "compute"], alone(**environment), tmp_path).end(120)
+    assert status == 2, err
     wanted = re.escape(text).replace(re.escape(" .* "), " .* ")
-    assert re.search(f"^train.py: .*{wanted}", ended.stderr, re.M) and "Traceback" not in ended.stderr, ended.stderr
+    assert re.search(f"^train.py: .*{wanted}", err, re.M) and "Traceback" not in err, err
 
 
 def test_bad_input_ends_the_run(tmp_path: Path) -> None:
     data = tmp_path / "bad.jsonl"
     data.write_text('{"text": "good"}\n{"prompt": "x"}\n')
-    ended = run(tmp_path, "compute", "--data", str(data))
+    ended = forked(tmp_path, "compute", "--data", str(data))
     assert [status for status, _, _ in ended] == [2, 2]
     wanted = f'train.py: {data}:2: must be an object with either "text" or "messages"'
     assert [line for line in ended[0][2].splitlines() if "train.py:" in line] == [wanted]
@@ -265,7 +276,7 @@ def test_bad_input_ends_the_run(tmp_path: Path) -> None:
 
 def test_bad_input_of_one_rank(tmp_path: Path, corpus: Path) -> None:
     none = tmp_path / "none"
-    ended = run(tmp_path, "compute", own=[["--data", str(corpus)], ["--data", str(none)]])
+    ended = forked(tmp_path, "compute", own=[["--data", str(corpus)], ["--data", str(none)]])
     assert [status for status, _, _ in ended] == [2, 2]
     assert ended[0][2] == ""
     assert ended[1][2] == f"train.py: {none} does not exist; give a directory of text files or a .jsonl file\n"
@@ -285,7 +296,7 @@ def test_wrong_options_are_told_once(tmp_path: Path) -> None:
 def test_bad_input_whose_words_c_would_cut_short(tmp_path: Path, corpus: Path) -> None:
     lengths = tmp_path / "lengths"
     lengths.write_bytes(b"7\na\0b\n")
-    ended = run(tmp_path, "emulated", "--data", str(corpus), "--lengths", str(lengths), *SMALL)
+    ended = forked(tmp_path, "emulated", "--data", str(corpus), "--lengths", str(lengths), *SMALL)
     assert [status for status, _, _ in ended] == [2, 2]
     assert f'train.py: {lengths}:2: "a\0b" is not a length of 1 to ' in ended[0][2]
     assert "Traceback" not in ended[0][2] + ended[1][2]
@@ -301,7 +312,7 @@ def test_too_little_text(corpus: Path) -> None:
 
 def test_a_report_that_cannot_be_written(tmp_path: Path, corpus: Path) -> None:
     (tmp_path / "report").touch()
-    ended = run(tmp_path, "compute", "--data", str(corpus), *SMALL)
+    ended = forked(tmp_path, "compute", "--data", str(corpus), *SMALL)
     assert [status for status, _, _ in ended] == [2, 2] and ended[1][2] == ""
     assert "train.py: --report report/compute cannot be made: Not a directory" in ended[0][2]
 
@@ -311,14 +322,14 @@ def test_ranks_that_read_different_text(tmp_path: Path, corpus: Path) -> None:
     other.mkdir()
     for path in corpus.iterdir():
         (other / path.name).write_text(path.read_text().upper())
-    ended = run(tmp_path, "compute", "--minibatch", "3", own=[["--data", str(corpus)], ["--data", str(other)]])
+    ended = forked(tmp_path, "compute", "--minibatch", "3", own=[["--data", str(corpus)], ["--data", str(other)]])
     assert [status for status, _, _ in ended] == [2, 2]
     assert "rank 0 has read other samples than another rank" in ended[0][2]
 
 
 @pytest.mark.skipif(torch.cuda.device_count() > 0, reason="there is a GPU")
 def test_a_gpu_that_is_not_there(tmp_path: Path, corpus: Path) -> None:
-    ended = run(tmp_path, "compute", "--data", str(corpus), "--device", "cuda", *SMALL)
+    ended = forked(tmp_path, "compute", "--data", str(corpus), "--device", "cuda", *SMALL)
     assert [status for status, _, _ in ended] == [2, 2]
     assert "train.py: --device cuda: torch sees no GPU (nvidia-smi" in ended[0][2] and "Traceback" not in ended[0][2]
 
