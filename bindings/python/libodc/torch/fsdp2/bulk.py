@@ -52,7 +52,6 @@ class Quotients:
         if self._looped:
             self._from = addresses(sums)
             self._lengths = array("Q", [one.numel() for one in sums])
-            self._shapes = [one.shape for one in sums]
 
     def write(self, divisor: float, into: list[torch.Tensor]) -> None:
         """Into tensors of one kind, which may be the sums themselves. The bits do not depend on a tensor's size: on a
@@ -74,14 +73,8 @@ class Quotients:
         """None: some are not as the sums are."""
         kind = self._sums[0].dtype
         found = [
-            one.data_ptr()
-            if type(one) is torch.Tensor
-            and one.dtype is kind
-            and one.is_cpu
-            and one.is_contiguous()
-            and one.shape == shape
-            else -1
-            for one, shape in zip(into, self._shapes, strict=True)
+            one.data_ptr() if one.dtype is kind and one.is_contiguous() and one.is_cpu and one.numel() == length else -1
+            for one, length in zip(into, self._lengths, strict=True)
         ]
         return None if -1 in found else array("Q", found)
 

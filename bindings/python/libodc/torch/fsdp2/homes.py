@@ -157,9 +157,10 @@ class Homes:
             return None
         return self._fingerprint, self._bits
 
-    def places(self) -> list[int]:
-        """Where FSDP2 gathers what can live in the slice."""
-        return [one.data_ptr() for one in self._fsdp.memories()] if self._homes else []
+    def sources(self) -> list[int]:
+        """Ids of what FSDP2 gathers; empty: nothing of it can live in the slice. Of what lives there they are not used
+        again, since that is kept."""
+        return [id(one) for one in self._fsdp.memories()] if self._homes else []
 
     def _count_edits(self) -> list[int]:
         """Torch's counters, of each parameter and then of each shard of those that have a home."""

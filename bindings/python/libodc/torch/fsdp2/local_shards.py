@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ class LocalShards:
         gathered = [group for group in groups if group.layout.process_group is not None]
         self._captured = [group for group in gathered if isinstance(group, ExtensionGroup)]
         self._copied = [group for group in gathered if not isinstance(group, ExtensionGroup)]
-        self._places: list[int] | None = None  # where FSDP2 gathered them, at the last publish
+        self._sources: list[int] | None = None  # what FSDP2 gathered, at the last publish
         # Found where they differ:
         self._away: list[Entry] = []
         self._copies = Copies([], [])
@@ -40,7 +41,7 @@ class LocalShards:
         self._notes = Copies([], [])  # of them
         self._noting: list[Homes] = []  # the others
 
-    def refresh(self) -> list[_State]:
+    def refresh(self) -> _States:
         """Reads the sharded parameters again, since loading may have replaced them."""
         parameters = in_attributes(self._attributes)
         if any([now is not before for now, before in zip(parameters, self._parameters, strict=True)]):
@@ -51,7 +52,7 @@ class LocalShards:
 
     def publish(self) -> None:
         """Copies those that do not live there into the slices, in the types that are gathered."""
-        moved = (self.refresh(), self._find_places()) != (self._states, self._places)
+        moved = (self.refresh(), self._find_sources()) != (self._states, self._sources)
         if moved:
             move_in(group.homes for group in self._copied)
             self._find_copies()
@@ -62,14 +63,14 @@ class LocalShards:
             captured.capture()
         if moved:
             self._find_notes()
-            self._states, self._places = _states(self._parameters), self._find_places()
+            self._states, self._sources = _states(self._parameters), self._find_sources()
             return
         self._notes.run(lambda index: self._bits[index])
         for homes in self._noting:
             homes.note()
 
-    def _find_places(self) -> list[int]:
-        return [place for group in self._copied for place in group.homes.places()]
+    def _find_sources(self) -> list[int]:
+        return [one for group in self._copied for one in group.homes.sources()]
 
     def _find_copies(self) -> None:
         self._away, self._in_bytes, parts = [], [], list[torch.Tensor]()
@@ -102,22 +103,38 @@ class LocalShards:
             entry.parameter = parameter  # type: ignore[assignment]
         self._parameters = parameters
 
-    def _check_kinds(self, states: list[_State]) -> None:
-        for entry, was, now in zip(self._entries, self._states, states, strict=True):
-            if now[:3] != was[:3]:
-                before, after = (f"{dtype} {tuple(shape)} on {device}" for dtype, shape, device, *_ in (was, now))
+    def _check_kinds(self, states: _States) -> None:
+        for entry, was, now in zip(self._entries, _kinds(self._states), _kinds(states), strict=True):
+            if now != was:
+                before, after = (f"{dtype} {tuple(shape)} on {device}" for dtype, shape, device in (was, now))
                 raise PhaseError(
                     f'the shard of parameter "{entry.name}" was {before} at attach and is {after}: remove() the job '
                     "before moving or converting the model, then attach again"
                 )
 
 
-_State = tuple[torch.dtype, torch.Size, torch.device, int, bool]
+@dataclass
+class _States:
+    """Of shards. Lists of what many have: tuples of each would wake the garbage collector."""
+
+    dtypes: list[torch.dtype]
+    shapes: list[torch.Size]
+    devices: list[torch.device]
+    addresses: list[int]
+    contiguous: list[bool]
 
 
-def _states(parameters: list[Any]) -> list[_State]:
-    """Of their shards: what must stay, the address, and whether it is contiguous there."""
-    return [
-        (one.dtype, one.shape, one.device, one.data_ptr() if type(one) is torch.Tensor else 0, one.is_contiguous())
-        for one in local_tensors(parameters)
-    ]
+def _states(parameters: list[Any]) -> _States:
+    shards = local_tensors(parameters)
+    return _States(
+        [one.dtype for one in shards],
+        [one.shape for one in shards],
+        [one.device for one in shards],
+        [one.data_ptr() if type(one) is torch.Tensor else 0 for one in shards],
+        [one.is_contiguous() for one in shards],
+    )
+
+
+def _kinds(states: _States) -> Iterator[tuple[torch.dtype, torch.Size, torch.device]]:
+    """What must stay as it was."""
+    return zip(states.dtypes, states.shapes, states.devices, strict=True)
