@@ -154,15 +154,15 @@ void odc_copy_each(size_t count, const uint64_t *to, const uint64_t *from, const
 }
 
 /* Rounds as torch does; `to[i]` may be `from[i]`. */
-#define DIVIDE_EACH(name, type)                                                                                          \
-    void name(size_t count, const uint64_t *to, const uint64_t *from, const uint64_t *lengths, type divisor) {           \
-        for (size_t i = 0; i < count; ++i) {                                                                             \
-            type *const into = (type *)(uintptr_t)to[i];                                                                 \
-            const type *const sums = (const type *)(uintptr_t)from[i];                                                   \
-            for (uint64_t j = 0; j < lengths[i]; ++j) {                                                                  \
-                into[j] = sums[j] / divisor;                                                                             \
-            }                                                                                                            \
-        }                                                                                                                \
+#define DIVIDE_EACH(name, type)                                                                                \
+    void name(size_t count, const uint64_t *to, const uint64_t *from, const uint64_t *lengths, type divisor) { \
+        for (size_t i = 0; i < count; ++i) {                                                                   \
+            type *const into = (type *)(uintptr_t)to[i];                                                       \
+            const type *const sums = (const type *)(uintptr_t)from[i];                                         \
+            for (uint64_t j = 0; j < lengths[i]; ++j) {                                                        \
+                into[j] = sums[j] / divisor;                                                                   \
+            }                                                                                                  \
+        }                                                                                                      \
     }
 DIVIDE_EACH(odc_divide_each_f32, float)
 DIVIDE_EACH(odc_divide_each_f64, double)

@@ -166,8 +166,12 @@ def replaced(rank: int, size: int) -> None:
         for layout in (torch.clone, transposed):
             with torch.no_grad():
                 for parameter in model.parameters():  # FSDP2 does not see this
-                    parameter.to_local().data = layout(parameter.to_local() * 2)
+                    parameter._local_tensor.data = layout(parameter._local_tensor * 2)
             job.publish()
+            expected = whole_parameters(model)
+            with job.unsharded():
+                for name, parameter in model.named_parameters():
+                    assert torch.equal(parameter, expected[name])
             train(job, model, optimizer)
 
 
