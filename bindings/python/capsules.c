@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What consumers of DLPack capsules and libodc call back. A callback of ctypes would lose an exception that is pending, or
- * that a signal handler raises before or after the callback's own code. */
+/* What consumers of DLPack capsules and libodc call back: a callback of ctypes would lose an exception that is pending, or
+ * that a signal handler raises before or after the callback's own code. And loops over many small pieces of memory. */
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* Of Python's stable ABI, so that its headers are not needed. */
 typedef struct object object;
@@ -143,3 +144,25 @@ void odc_tell(void *callable, int32_t level, const char *line) {
         PyGILState_Release(state);
     }
 }
+
+/* ---- Loops. Addresses are numbers, since Python has arrays of those. ---- */
+
+void odc_copy_each(size_t count, const uint64_t *to, const uint64_t *from, const uint64_t *bytes) {
+    for (size_t i = 0; i < count; ++i) {
+        memcpy((void *)(uintptr_t)to[i], (const void *)(uintptr_t)from[i], bytes[i]);
+    }
+}
+
+/* Rounds as torch does; `to[i]` may be `from[i]`. */
+#define DIVIDE_EACH(name, type)                                                                                \
+    void name(size_t count, const uint64_t *to, const uint64_t *from, const uint64_t *lengths, type divisor) { \
+        for (size_t i = 0; i < count; ++i) {                                                                   \
+            type *const into = (type *)(uintptr_t)to[i];                                                       \
+            const type *const sums = (const type *)(uintptr_t)from[i];                                         \
+            for (uint64_t j = 0; j < lengths[i]; ++j) {                                                        \
+                into[j] = sums[j] / divisor;                                                                   \
+            }                                                                                                  \
+        }                                                                                                      \
+    }
+DIVIDE_EACH(odc_divide_each_f32, float)
+DIVIDE_EACH(odc_divide_each_f64, double)

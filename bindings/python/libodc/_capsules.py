@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package's own C functions (capsules.c), which run with the GIL."""
+"""The functions of the package's C file (capsules.c) that run with the GIL."""
 
 import ctypes
 from typing import Any
 
 from ._abi import packaged
 
+path = packaged("libodc_capsules.so")
+
 
 def _load() -> ctypes.PyDLL:
-    path = packaged("libodc_capsules.so")
     try:
         return ctypes.PyDLL(path)
     except OSError as error:

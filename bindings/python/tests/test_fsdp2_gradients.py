@@ -2,7 +2,7 @@
 """Which parameters get which gradients: unused ones, pending ones, and their divisors."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fsdp2_models import (
@@ -33,7 +33,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch_ranks import run_torch_ranks, torch
 
-from libodc.torch.fsdp2 import attach
+from libodc.torch.fsdp2 import attach, bulk
 
 Tensor = torch.Tensor
 
@@ -281,3 +281,39 @@ def wide(rank: int, size: int) -> None:
 
 def test_large_and_small_gradients() -> None:
     run_torch_ranks(2, wide)
+
+
+def transposed(one: Tensor) -> Tensor:
+    """The same values in another order in memory."""
+    return one.t().contiguous().t()
+
+
+def anywhere(rank: int, size: int, large: int, layout: Callable[[Tensor], Tensor]) -> None:
+    """The sync writes into the .grad that is there, however it lies in memory, and autograd knows that it did. `large`:
+    elements from which on torch divides."""
+    bulk._LARGE = large
+    model, alike = Case().sharded(mesh_of(size)), Case().sharded(mesh_of(size))
+    with attach(model, adamw(model), timeout=LIMIT) as job, attach(alike, adamw(alike), timeout=LIMIT) as other:
+        for one in (model, alike):
+            run_microbatches(Case(), one, 0, (1,) * size)
+        with torch.no_grad():
+            gradients = [cast(Any, parameter.grad).to_local() for parameter in model.parameters()]
+        for gradient in gradients:
+            gradient.data = layout(gradient)
+        factors = [torch.ones_like(one, requires_grad=True) for one in gradients]
+        products = [factor * one for factor, one in zip(factors, gradients, strict=True)]
+        job.sync_gradients(divisor=3.0)
+        other.sync_gradients(divisor=3.0)
+        for product in products:
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                product.sum().backward()
+        expected = whole_gradients(alike)
+        for name, found in whole_gradients(model).items():
+            assert found is not None
+            assert_near(found, expected[name], 1e-12, name)
+
+
+@pytest.mark.parametrize("layout", [torch.clone, transposed])
+@pytest.mark.parametrize("large", [1, 1 << 16])
+def test_gradients_are_written_where_they_are(large: int, layout: Callable[[Tensor], Tensor]) -> None:
+    run_torch_ranks(2, anywhere, large, layout)

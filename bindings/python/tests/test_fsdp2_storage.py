@@ -163,11 +163,21 @@ def replaced(rank: int, size: int) -> None:
                 model(sample(0, rank, 0))
             job.publish()
             train(job, model, optimizer)
-        with torch.no_grad():
-            for parameter in model.parameters():  # FSDP2 does not see this
-                parameter.to_local().data = parameter.to_local() * 2
-        job.publish()
-        train(job, model, optimizer)
+        for layout in (torch.clone, transposed):
+            with torch.no_grad():
+                for parameter in model.parameters():  # FSDP2 does not see this
+                    parameter._local_tensor.data = layout(parameter._local_tensor * 2)
+            job.publish()
+            expected = whole_parameters(model)
+            with job.unsharded():
+                for name, parameter in model.named_parameters():
+                    assert torch.equal(parameter, expected[name])
+            train(job, model, optimizer)
+
+
+def transposed(one: Tensor) -> Tensor:
+    """The same values in another order in memory."""
+    return one.t().contiguous().t()
 
 
 def test_replaced_memory_is_published() -> None:

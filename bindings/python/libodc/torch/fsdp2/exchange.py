@@ -36,17 +36,18 @@ class Exchange:
 
     def sync(
         self,
-        own: RankSummary,
+        own: Callable[[int], RankSummary],
         collectives: Callable[[], int],
         weight: float,
         numbers: Given,
         arrived: Callable[[JobSummary], None],
     ) -> Exchanged:
-        """`collectives` is called once for a minibatch: others may begin until it is repeated. `arrived` is called when
-        the minibatch has ended, also where this then raises that ranks disagree."""
+        """`own` is given the result of `collectives`, which is called once for a minibatch: others may begin until it
+        is repeated. `arrived` is called when the minibatch has ended, also where this then raises that ranks disagree.
+        """
         step = self._steps.run
         self._steps.begin()
-        mine = dataclasses.replace(own, collectives=step(collectives))
+        mine = own(step(collectives))
         room = VALUES - 1
         names = self._totals.riding(numbers, room - self._summaries.length)
         values = [weight, *names, *self._summaries.riding(mine, room - len(names))]
@@ -59,7 +60,7 @@ class Exchange:
         if summary.other_callers:
             self._end(summary, arrived)
             raise MismatchError(
-                f"rank {self._context.rank} ended the minibatch with {own.call}, but ranks {summary.other_callers} "
+                f"rank {self._context.rank} ended the minibatch with {mine.call}, but ranks {summary.other_callers} "
                 "with something else: all call the same, with the same divisor"
             )
         try:

@@ -18,10 +18,8 @@ class ExtensionGroup(Group):
     def all_gather(self, job: JobHooks) -> AllGather:
         return ExtensionGather(self, job)
 
-    def add_copies(self, parts: list[torch.Tensor], values: list[torch.Tensor]) -> None:
-        """Copies at once: only FSDP2 can."""
-        if self.layout.process_group is None:
-            return
+    def capture(self) -> None:
+        """Copies what FSDP2 gathers into the slice."""
         self.publishing = True
         try:
             self.fsdp.module.unshard()

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +13,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from .divisions import divide, kind_of
+from .bulk import Quotients, kind_of
 from .group import Group
 from .torch_state import local_tensor, local_tensors
 
@@ -30,6 +32,7 @@ class JobGradients:
         self._dropped = False  # the last minibatch was dropped
         self._reduced: Group | None = None  # the last one
         self._cleared: set[int] = set()  # on a single rank: parameters with a .grad of this minibatch
+        self._filled: _Filled | None = None  # at the last sync
         # The .grad of parameters whose groups were reduced in this minibatch, from before.
         self._before: list[tuple[list[nn.Parameter], list[torch.Tensor | None]]] = []
 
@@ -44,21 +47,19 @@ class JobGradients:
         return [one for group in self._groups for one in group.views.gradients]
 
     @cached_property
-    def _in_place(self) -> list[tuple[list[torch.Tensor], float]]:
-        """The sums that are gradients, those of one kind and divisor together."""
+    def _in_place(self) -> list[tuple[Quotients, float]]:
+        """Of the sums that are gradients, those of one kind and divisor together."""
         by_kind: dict[object, tuple[list[torch.Tensor], float]] = {}
         for group in self._groups:
             for one in group.views.sums:
                 by_kind.setdefault((group.divisor, kind_of(one, one)), ([], group.divisor))[0].append(one)
-        return list(by_kind.values())
+        return [(Quotients(sums), divisor) for sums, divisor in by_kind.values()]
 
     @cached_property
-    def _kinds(self) -> list[int]:
-        """Of the divisions of sums into gradients beside them: equal numbers for one kind and divisor."""
-        numbers: dict[object, int] = {}
-        each = zip(self._divisors, self._sums, self._entries, strict=True)
-        kinds = [(divisor, kind_of(sums, entry.local)) for divisor, sums, entry in each]
-        return [numbers.setdefault(kind, len(numbers)) for kind in kinds]
+    def _tied(self) -> list[int]:
+        """The indices of parameters that are in several groups."""
+        counts = Counter(id(entry.parameter) for entry in self._entries)
+        return [index for index, entry in enumerate(self._entries) if counts[id(entry.parameter)] > 1]
 
     # ---- in a minibatch ----
 
@@ -107,37 +108,49 @@ class JobGradients:
         """Writes the sums, divided by `divisor` (None: each group's), into the gradient of each parameter that any rank
         had one for. A tied parameter is in several groups, and its gradient is the sum of all, as in plain FSDP2."""
         parameters = [entry.parameter for entry in self._entries]
-        again = come_again(parameters, took_part)
+        again = come_again({index: parameters[index] for index in self._tied if took_part[index]})
         if not self._adds:  # a single rank's FSDP2 has added the gradients of all groups
             for index, parameter in enumerate(parameters):
                 if took_part[index] and index not in again and parameter.grad is not None:
                     local_tensor(parameter.grad).div_(divisor or self._divisors[index])
             return
-        before = [one.grad for one in parameters]
-        after: list[Any] = list(before)
-        alike: dict[int, list[int]] = {}
-        for index, took in enumerate(took_part):
-            if not took:
-                continue
-            if index in again:
-                after[index] = after[again[index]]
-            elif (view := self._views[index]) is not None:
-                after[index] = view
-            else:
-                alike.setdefault(self._kinds[index], []).append(index)
-                if before[index] is None:
-                    after[index] = torch.empty_like(parameters[index])
+        if self._filled is None or self._filled.told != (took_part, again):
+            self._filled = self._find_filled(took_part, again)
         for sums, own_divisor in self._in_place:  # also what nobody has added to, which is zero
-            divide(sums, divisor or own_divisor, sums)
-        for indices in alike.values():
-            into = local_tensors([after[index] for index in indices])
-            divide([self._sums[index] for index in indices], divisor or self._divisors[indices[0]], into)
+            sums.divide(divisor or own_divisor)
+        for index, view in self._filled.views:
+            parameters[index].grad = view
+        for indices, sums, own_divisor in self._filled.beside:
+            gradients: list[torch.Tensor] = []
+            made = []
+            for index in indices:
+                if (gradient := parameters[index].grad) is None:
+                    gradient = torch.empty_like(parameters[index])
+                    made.append((parameters[index], gradient))
+                gradients.append(gradient)
+            sums.write(divisor or own_divisor, local_tensors(gradients))
+            for parameter, gradient in made:
+                parameter.grad = gradient
         for index in again:
-            local = local_tensor(after[index])
+            local: Any = local_tensor(parameters[index].grad)  # type: ignore[arg-type]
             local.add_(self._sums[index].div(divisor or self._divisors[index]).to(local.device))
-        for parameter, was, now in zip(parameters, before, after, strict=True):
-            if now is not was:
-                parameter.grad = now
+
+    def _find_filled(self, took_part: Sequence[bool], again: dict[int, int]) -> _Filled:
+        views: list[tuple[int, torch.Tensor]] = []
+        by_kind: dict[object, list[int]] = {}
+        for index, took in enumerate(took_part):
+            if not took or index in again:
+                continue
+            if (view := self._views[index]) is not None:
+                views.append((index, view))
+            else:
+                kind = kind_of(self._sums[index], self._entries[index].local)
+                by_kind.setdefault((self._divisors[index], kind), []).append(index)
+        beside = [
+            (indices, Quotients([self._sums[index] for index in indices]), self._divisors[indices[0]])
+            for indices in by_kind.values()
+        ]
+        return _Filled((took_part, again), views, beside)
 
     def await_steps(self) -> None:
         self._to_step = set(range(len(self._optimizers)))
@@ -170,12 +183,21 @@ class JobGradients:
         return local_tensors(one.grad for one in parameters.values() if one.grad is not None)
 
 
-def come_again(parameters: Sequence[nn.Parameter], took_part: Sequence[bool]) -> dict[int, int]:
-    """Of those that took part: the indices of parameters that have come before, each with its first one."""
+@dataclass(frozen=True)
+class _Filled:
+    """What a sync writes, by indices of parameters; the next one does so, too, unless others take part."""
+
+    told: tuple[Sequence[bool], dict[int, int]]  # which took part, and of these come_again()
+    views: list[tuple[int, torch.Tensor]]
+    beside: list[tuple[list[int], Quotients, float]]  # those of one kind and divisor together
+
+
+def come_again(parameters: dict[int, nn.Parameter]) -> dict[int, int]:
+    """`parameters`: by index. The indices of those that have come before, each with its first one."""
     first: dict[int, int] = {}
     again = {}
-    for index, parameter in enumerate(parameters):
-        if took_part[index] and (before := first.setdefault(id(parameter), index)) != index:
+    for index, parameter in parameters.items():
+        if (before := first.setdefault(id(parameter), index)) != index:
             again[index] = before
     return again
 

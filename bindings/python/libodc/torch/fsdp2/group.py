@@ -88,9 +88,6 @@ class Group:
         self.reducing: list[int] = []
         self.took_part: set[int] = set()  # reduced in this minibatch
         self.backwards = [0] * len(trainable)  # in this minibatch, per parameter
-        shards = [entry.local for entry in layout.entries]
-        types = sorted({f"{type(one)} of {one.dtype} on {one.device}" for one in shards})
-        self.copied_as = (layout.dtype, *types)  # the types that a copy of its parameters reads and writes
         self._frozen = [entry for entry in layout.entries if not entry.trainable]
         # The last buffers that were checked, so that equal ones are not.
         self._gathers: tuple[Any, ...] | None = None
@@ -197,22 +194,15 @@ class Group:
 
     # ---- publishing ----
 
-    def add_copies(self, parts: list[torch.Tensor], values: list[torch.Tensor]) -> None:
-        """Appends the parts of the slice that parameters do not live in, and what is to be copied there."""
-        if self.layout.process_group is None:
-            return
-        away = self.homes.away()
-        parts += [self._parts[index] for index in away]
-        values += self._published_as([self.layout.entries[index] for index in away])
-
     @functools.cached_property
-    def _parts(self) -> list[torch.Tensor]:
+    def parts(self) -> list[torch.Tensor]:
         """The parameters in the slice."""
         entries = self.layout.entries
-        both = zip(entries, self._published_as(entries), strict=True)
+        both = zip(entries, self.published_as(entries), strict=True)
         return [_part(self._published, entry.offset, value.shape) for entry, value in both]
 
-    def _published_as(self, entries: list[Entry]) -> list[torch.Tensor]:
+    def published_as(self, entries: list[Entry]) -> list[torch.Tensor]:
+        """What is copied into their parts: the shards, or their bytes."""
         shards = local_tensors(entry.parameter for entry in entries)
         if self.layout.dtype is not torch.uint8:
             return shards
@@ -223,11 +213,11 @@ class Group:
         """Words for a parameter whose current shard differs from the published one."""
         if self.layout.process_group is None:
             return None
-        for entry, part in zip(self.layout.entries, self._parts, strict=True):
+        for entry, part in zip(self.layout.entries, self.parts, strict=True):
             if self.homes.hold(entry):
                 continue
             now = dataclasses.replace(entry, parameter=self.fsdp.sharded(entry.attribute))  # loading may replace it
-            (value,) = self._published_as([now])
+            (value,) = self.published_as([now])
             if not _same(value.to(part.device, part.dtype), part):
                 return f'parameter "{entry.name}"'
         return self.homes.edited()
@@ -358,6 +348,12 @@ class Group:
             self._unchecked.clear()
 
     # ---- after the sync ----
+
+    def each_took_part(self) -> list[bool]:
+        count = len(self.trainable)
+        if len(self.took_part) == count:
+            return [True] * count
+        return [index in self.took_part for index in range(count)]
 
     def check_complete(self) -> None:
         """Before the sync: raises if FSDP2 has not reduced some gradients, or its settings were changed."""

@@ -151,6 +151,17 @@ class Homes:
             if not is_small(self._bits):
                 self._versions = self._count_edits()
 
+    def noted_bits(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Of a small slice: what note() has kept, and the bits that it has copied there."""
+        if self._fingerprint is None or self._bits is None or not is_small(self._bits):
+            return None
+        return self._fingerprint, self._bits
+
+    def sources(self) -> list[int]:
+        """Ids of what FSDP2 gathers; empty: nothing of it can live in the slice. Of what lives there they are not used
+        again, since that is kept."""
+        return [id(one) for one in self._fsdp.memories()] if self._homes else []
+
     def _count_edits(self) -> list[int]:
         """Torch's counters, of each parameter and then of each shard of those that have a home."""
         parameters = [home.entry.parameter for home in self._homes.values()]

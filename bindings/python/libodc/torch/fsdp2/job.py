@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -434,17 +435,17 @@ class Job:
 
     def _sync(self, call: str, weight: float, numbers: Given, *, vetoes: bool = False) -> Exchanged:
         """Ends the minibatch. `call`: what all ranks must have called."""
-        own = self._own_summary(call, numbers, vetoes)
+        own = partial(self._own_summary, call, numbers, vetoes)
         return self._exchange.sync(own, self._collectives.value, weight, numbers, self._begin_after)
 
-    def _own_summary(self, call: str, numbers: Given, vetoes: bool) -> RankSummary:
+    def _own_summary(self, call: str, numbers: Given, vetoes: bool, collectives: int) -> RankSummary:
         return RankSummary(
-            [index in group.took_part for group in self._groups for index in range(len(group.trainable))],
-            max((n for group in self._groups for n in group.backwards), default=0),
+            [took for group in self._groups for took in group.each_took_part()],
+            max((max(group.backwards) for group in self._groups if group.backwards), default=0),
             len(self._context.claims()),
             call,
             vetoes,
-            0,
+            collectives,
             self._exchange.has_new(numbers),
             bool(numbers.maxima),
         )

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same work on many tensors in each minibatch, in few calls. Torch takes about a microsecond for each tensor, so
+small ones in host memory are copied and divided by loops of the package's C file, from addresses that are read once."""
+
+from __future__ import annotations
+
+import functools
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..._loops import copy_each, divide_each_f32, divide_each_f64
+
+_LARGE = 1 << 16  # elements, from which on memory counts for more than calls, and torch uses several threads
+
+_DIVIDE = {torch.float32: divide_each_f32, torch.float64: divide_each_f64}
+
+
+class Copies:
+    """Of tensors that stay where they are, always into the same places."""
+
+    def __init__(self, into: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+        """Of each pair as many elements."""
+        looped = []
+        self._by_torch: dict[object, tuple[list[int], list[torch.Tensor]]] = {}
+        for index, (to, value) in enumerate(zip(into, values, strict=True)):
+            if to.dtype is value.dtype and is_small(to) and is_small(value):
+                looped.append((to, value))
+                continue
+            # Foreach functions are quick with tensors of one kind.
+            indices, places = self._by_torch.setdefault(kind_of(value, to), ([], []))
+            indices.append(index)
+            places.append(to)
+        self._to, self._from = addresses([to for to, _ in looped]), addresses([value for _, value in looped])
+        self._bytes = array("Q", [to.nbytes for to, _ in looped])
+
+    def run(self, value: Callable[[int], torch.Tensor]) -> None:
+        """`value`: by its index, at the same address."""
+        copy_each(self._to, self._from, self._bytes)
+        for indices, places in self._by_torch.values():
+            torch._foreach_copy_(places, [value(index) for index in indices])
+
+
+class Quotients:
+    """Of sums that stay where they are, all of one kind_of()."""
+
+    def __init__(self, sums: list[torch.Tensor]) -> None:
+        self._sums = sums
+        self._looped = sums[0].dtype in _DIVIDE and all(is_small(one) for one in sums)
+        if self._looped:
+            self._from = addresses(sums)
+            self._lengths = array("Q", [one.numel() for one in sums])
+
+    def write(self, divisor: float, into: list[torch.Tensor]) -> None:
+        """Into tensors of one kind, which may be the sums themselves. The bits do not depend on a tensor's size: on a
+        GPU only the foreach functions divide by a number itself."""
+        kind, device = self._sums[0].dtype, self._sums[0].device
+        by: Any = divisor if device.type != "cpu" else _as_tensor(divisor, kind)
+        to = self._addresses_of(into) if self._looped else None
+        if to is None:
+            _divide(self._sums, by, into)
+        else:
+            _DIVIDE[kind](to, self._from, self._lengths, by.item())
+            torch.autograd.graph.increment_version(into)
+
+    def divide(self, divisor: float) -> None:
+        """In place."""
+        self.write(divisor, self._sums)
+
+    def _addresses_of(self, into: list[torch.Tensor]) -> array[int] | None:
+        """None: some are not as the sums are."""
+        kind = self._sums[0].dtype
+        found = [
+            one.data_ptr() if one.dtype is kind and one.is_contiguous() and one.is_cpu and one.numel() == length else -1
+            for one, length in zip(into, self._lengths, strict=True)
+        ]
+        return None if -1 in found else array("Q", found)
+
+
+def kind_of(values: torch.Tensor, into: torch.Tensor) -> tuple[object, ...]:
+    """Work on tensors of one kind can be done together."""
+    return values.dtype, values.device, into.dtype, into.device, values.numel() < _LARGE
+
+
+def is_small(one: torch.Tensor) -> bool:
+    return type(one) is torch.Tensor and one.is_cpu and one.is_contiguous() and one.numel() < _LARGE
+
+
+def addresses(tensors: Sequence[torch.Tensor]) -> array[int]:
+    return array("Q", [one.data_ptr() for one in tensors])
+
+
+def _divide(sums: list[torch.Tensor], by: Any, into: list[torch.Tensor]) -> None:
+    device = sums[0].device
+    alike = into[0].dtype is sums[0].dtype and into[0].device == device
+
+    def together(these: list[torch.Tensor], those: list[torch.Tensor]) -> None:
+        if not alike:  # other types, whose values are rounded once, or offloaded
+            torch._foreach_copy_(those, torch._foreach_div(these, by))
+            return
+        if those[0] is not these[0]:
+            torch._foreach_copy_(those, these)
+        torch._foreach_div_(those, by)
+
+    if sums[0].numel() < _LARGE:
+        together(sums, into)
+        return
+    for one, to in zip(sums, into, strict=True):
+        if alike and device.type == "cpu":
+            torch.div(one, by, out=to)
+        else:
+            together([one], [to])
+
+
+@functools.lru_cache(maxsize=16)
+def _as_tensor(divisor: float, dtype: torch.dtype) -> torch.Tensor:
+    """On the host torch makes one for each division by a number."""
+    return torch.tensor(divisor, dtype=dtype, device="cpu")
