@@ -29,6 +29,8 @@ static FILE *open_file(const char *name, const char *path, const char *mode) {
     return real(path, mode);
 }
 
-FILE *fopen(const char *path, const char *mode) { return open_file("fopen", path, mode); }
+#define SHOWN __attribute__((visibility("default")))
 
-FILE *fopen64(const char *path, const char *mode) { return open_file("fopen64", path, mode); }
+SHOWN FILE *fopen(const char *path, const char *mode) { return open_file("fopen", path, mode); }
+
+SHOWN FILE *fopen64(const char *path, const char *mode) { return open_file("fopen64", path, mode); }
