@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Draws docs/schedules.svg, the README's picture: three minibatches of real sequence lengths on four ranks in both schedules
-# (with fewer there is no verdict, and so no figure in it).
+# (with fewer there is no verdict, and so no figure in its heading).
 # usage: docs/schedules.sh [BUILD]
 set -eu
 cd "$(dirname "$0")/.."

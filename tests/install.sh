@@ -11,6 +11,10 @@ optional="abigail-tools patchelf ccache debhelper dh-python lintian debootstrap 
 clang libclang-rt-14-dev clang-format-14 clang-tidy-14 openmpi-bin libopenmpi-dev mandoc zsh qemu-user g++-aarch64-linux-gnu \
 cargo rustc libbenchmark-dev libbenchmark-tools"
 
+# What build names, by Fedora's names.
+fedora="gcc-c++ cmake ninja-build pkgconf-pkg-config hwloc-devel expat-devel libsodium-devel highway-devel libfabric-devel \
+fmt-devel json-devel cli11-devel"
+
 # Any installed cargo will do; in addition Debian 12's shows that the oldest supported Rust works.
 command -v cargo >/dev/null || optional="$optional rustfmt rust-clippy"
 
@@ -27,6 +31,7 @@ esac
 if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
     echo "This is neither Debian nor Ubuntu; what these Debian packages hold is needed: $wanted" >&2
     [ -z "$optional" ] || echo "and, for some checks: $optional" >&2
+    ! command -v dnf >/dev/null || echo "For the build on Fedora: dnf install $fedora" >&2
     for tool in g++ cmake ninja pkg-config; do
         command -v $tool >/dev/null || { echo "$tool was not found" >&2; exit 1; }
     done

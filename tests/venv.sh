@@ -14,6 +14,15 @@ if ! python3 -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10
 fi
 [ -x $venv/bin/python ] || python3 -m venv $venv
 
+# What a build that pip started printed at its end, such as which package is missing; otherwise pip's last line.
+why_not() {
+    local printed
+    printed=$(awk '/\[end of output\]/ { inside = 0 }
+        inside
+        /\[[0-9]+ lines? of output\]/ { inside = 1; print "" }' build/pip.log | sed 's/^      //' | tail -n 40)
+    echo "${printed:-$(tail -n 1 build/pip.log)}"
+}
+
 # pip draws its progress only on a terminal. Most of what the packages hold is never imported, so Python compiles what is.
 install() {
     local pip=($venv/bin/pip install --disable-pip-version-check --no-compile "$@")
@@ -22,7 +31,8 @@ install() {
     else
         "${pip[@]}" --quiet >build/pip.log 2>&1
     fi || {
-        echo "$* cannot be installed: $(tail -n 1 build/pip.log)"
+        echo "$* cannot be installed: $(why_not)"
+        echo "build/pip.log has all that pip said"
         exit 77
     }
 }

@@ -6,7 +6,8 @@
 # pictures, and numbers, are in report/.
 #
 # usage: tools/demo.sh [grpo] [--quick] | tools/demo.sh lengths [OPTION...]
-#   lengths   only what ODC gains on sequence lengths, without torch: python -m libodc demo, with its options
+#   lengths   only what ODC gains on sequence lengths, without torch: python -m libodc demo, with its options:
+#             --lengths FILE, --picture FILE, --seconds N, --help, and those of odc replay (docs/command.md)
 #   grpo      reinforcement learning of a small decoder instead: bindings/python/examples/grpo/grpo.py, with real compute and with
 #             its updates on emulated devices
 #   --quick   a quarter of the minibatches: the first table after a minute of training
@@ -18,8 +19,13 @@ compute=()
 emulated=()
 grpo=()
 updates=(--rollouts 8)
+usage() { sed -n '/^# usage:/,/^set/s/^# \{0,1\}//p' "$0"; }
 case $* in
 '' | grpo) ;;
+'lengths --help' | 'lengths -h')
+    usage # libodc, which has the whole help, may not be installed yet
+    exit
+    ;;
 lengths | 'lengths '*)
     shift
     bash tests/install.sh demo
@@ -36,7 +42,7 @@ lengths | 'lengths '*)
     updates=(--rollouts 4)
     ;;
 *)
-    sed -n '/^# usage:/,/^set/s/^# \{0,1\}//p' "$0" >&2
+    usage >&2
     exit 2
     ;;
 esac

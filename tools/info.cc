@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // odc info: this build, the transports and why some are not ready, and the settings in effect.
+#include "cli/command_line.h"
 #include "cli/exit.h"
 #include "cli/json.h"
 #include "cli/sysfs.h"
@@ -9,10 +10,13 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <odc/odc.h>
+#include <unistd.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -119,7 +123,34 @@ std::vector<Setting> settings() {
     return table;
 }
 
-void print_json(const std::vector<Transport> &transports, const std::vector<Setting> &settings) {
+// What reads them is not the library: odc bench, the bindings, their builds, tools/demo.sh, and the tests.
+constexpr std::array<std::string_view, 6> kOthersVariables = {"ODC_BUILD_DIR", "ODC_LIBRARY",    "ODC_LIB_DIR",
+                                                              "ODC_NCCL",      "ODC_SOURCE_DIR", "ODC_TORCH_INDEX"};
+constexpr std::array<std::string_view, 3> kOthersPrefixes = {"ODC_BENCH_", "ODC_RUST_TEST_", "ODC_TEST_"};
+
+// The ODC_* variables of the environment that nothing reads, by name: each with a sentence.
+std::map<std::string, std::string> unread_variables(const std::vector<Setting> &settings) {
+    std::vector<std::string> names;
+    for (const Setting &row : settings) {
+        names.push_back(row.name);
+    }
+    names.insert(names.end(), kOthersVariables.begin(), kOthersVariables.end());
+    std::map<std::string, std::string> unread;
+    for (char **variable = environ; *variable != nullptr; ++variable) {
+        const std::string_view text = *variable;
+        const std::string name(text.substr(0, text.find('=')));
+        const bool read = !name.starts_with("ODC_") || std::find(names.begin(), names.end(), name) != names.end() ||
+                          std::any_of(kOthersPrefixes.begin(), kOthersPrefixes.end(),
+                                      [&](std::string_view prefix) { return name.starts_with(prefix); });
+        if (!read) {
+            unread[name] = name + " is set, but nothing reads it" + did_you_mean(name, names);
+        }
+    }
+    return unread;
+}
+
+void print_json(const std::vector<Transport> &transports, const std::vector<Setting> &settings,
+                const std::map<std::string, std::string> &unread) {
     Json json = {{"build", odc_build()}};
     json["version"] = version_text();
     json["library"] = library_path();
@@ -139,6 +170,10 @@ void print_json(const std::vector<Transport> &transports, const std::vector<Sett
         if (!row.refusal.empty()) {
             entry["refused"] = row.refusal;
         }
+    }
+    json["unread_variables"] = Json::array();
+    for (const auto &[name, why] : unread) {
+        json["unread_variables"].push_back(name);
     }
     fmt::print("{}\n", lines_text(json));
 }
@@ -189,8 +224,12 @@ void add_info(CLI::App &app) {
         hide_missing_sysfs();
         const std::vector<Transport> table = transports();
         const std::vector<Setting> in_effect = settings();
+        const std::map<std::string, std::string> unread = unread_variables(in_effect);
+        for (const auto &[name, why] : unread) {
+            fmt::print(stderr, "odc: {}\n", why);
+        }
         if (wanted->json) {
-            print_json(table, in_effect);
+            print_json(table, in_effect, unread);
         } else {
             print_transports(table);
             if (wanted->settings) {

@@ -22,6 +22,16 @@ namespace odc_tool {
 
 namespace {
 
+// ": gather, scatter-add, sync or claim", of the operand or option that a verb lacks.
+std::string described(const CLI::App &verb) {
+    for (const CLI::Option *option : verb.get_options()) {
+        if (option->get_required() && option->count() == 0) {
+            return ": " + option->get_description();
+        }
+    }
+    return "";
+}
+
 int parse(int argc, char **argv) {
     CLI::App app("On-Demand Communication for sharded data-parallel training");
     app.name("odc");
@@ -45,7 +55,9 @@ int parse(int argc, char **argv) {
             return app.exit(error);  // --help and --version
         }
         const std::vector<CLI::App *> verbs = app.get_subcommands();  // that was parsed
-        throw Exit{2, error.what() + see_help(verbs.empty() ? app : *verbs.front())};
+        const CLI::App &verb = verbs.empty() ? app : *verbs.front();
+        const bool lacking = dynamic_cast<const CLI::RequiredError *>(&error) != nullptr;
+        throw Exit{2, error.what() + (lacking ? described(verb) : "") + see_help(verb)};
     }
 }
 

@@ -238,7 +238,8 @@ fi
 stop_neighbours
 
 refuses "multiple of 4" gather --bytes 6
-refuses "operation" broadcast
+refuses '^odc: operation: "broadcast" is none of gather, scatter-add, sync, claim$' broadcast
+refuses '^odc: operation: "gater" is none of gather, scatter-add, sync, claim; did you mean gather?$' gater
 refuses "--ranks" gather --ranks 0
 for wrong in -1 0 1.5MiB 64XB 4i MiB 99999999999999999999 16EiB 32EiB; do
     refuses "^odc: --bytes: \"$wrong\" is not a whole number of bytes.* from 1 to 1125899906842624$" gather --bytes "$wrong"
@@ -250,9 +251,9 @@ done
 "$odc" bench gather --bytes 4kB --pairs 1 --json >"$scratch/json"
 check_json "$scratch/json" 'j["bytes"] == 4000'
 refuses '"x" is not a whole number from 1 to 1000000' gather --pairs x
-refuses "type" gather --type int8
-refuses "transport" gather --transport tcp
-refuses "sum" scatter-add --sum close
+refuses '^odc: --type: "int8" is none of f32, f64, bf16, f16$' gather --type int8
+refuses '^odc: --transport: "tcp" is none of shm, fabric' gather --transport tcp
+refuses '^odc: --sum: "close" is none of exact$' scatter-add --sum close
 refuses "^odc: --sum exact is for scatter-add of f32, bf16 and f16$" gather --sum exact
 refuses "^odc: --sum exact is for scatter-add of f32, bf16 and f16$" scatter-add --type f64 --sum exact
 : >"$scratch/libfabric.so.1"

@@ -79,16 +79,15 @@ grep -q "Emulated device" "$scratch/t.svg"
 check "$scratch/json" '[float(share) for share in __import__("re").findall(r">(-?\d+) %</text>", open("'"$scratch/t.svg"'").read())] == [
     round(100 * share) for arm in ("collective lb-micro", "odc lb-mini") for share in arms[arm]["rank_idle"]]'
 
-# Beside programs that use all processors nothing is concluded, in words, table, JSON or picture, and half of the pairs are repeated.
+# Beside programs that use all processors nothing is concluded, in words, table, JSON or picture.
 start_neighbours
 if neighbours_are_busy; then
-    "$odc" replay --lengths "$lengths" --ranks 2 --minibatch 2 --minibatches 3 --seconds 3 --scale 65536 \
+    "$odc" replay --lengths "$lengths" --ranks 2 --minibatch 2 --minibatches 4 --seconds 3 --scale 65536 \
         --timeline "$scratch/busy.svg" >"$scratch/out" 2>"$scratch/err"
     grep -qE '^verdict: not resolved: other programs used [0-9]+ % of the processors; measured: ' "$scratch/out"
     table_follows_verdict
-    grep -qxE 'other programs used [0-9]+ % of the processors, pairs repeated: 2' "$scratch/out"
     grep -q 'The whole run: not resolved' "$scratch/busy.svg"
-    if grep -q 'in these' "$scratch/busy.svg"; then
+    if grep -qE '×|→' "$scratch/busy.svg"; then
         echo "the picture shows a gain that the verdict refuses" >&2
         exit 1
     fi
@@ -244,6 +243,10 @@ if [ -r /proc/sys/kernel/random/uuid ]; then
     test "$(wc -l <"$scratch/err")" = 1
 fi
 refuses 2 "$scratch/missing" --lengths "$scratch/missing"
+printf '\xef\xbb\xbf100\r\nten\r\n' >"$scratch/marked" # a line is told from what Windows puts before the first one
+refuses 2 ":2: \"ten\" is not a positive whole number" --lengths "$scratch/marked"
+refuses 2 ":2: the sample's 70000 tokens are above the budget of 65536 per microbatch; raise --max-tokens or cut" \
+    --lengths "$scratch/above"
 refuses 2 "7b, 14b" --lengths "$lengths" --model 3b
 refuses 2 "either --lengths FILE or --corpus DIR" --lengths "$lengths" --corpus "$scratch/corpus"
 refuses 2 "standard input" --lengths -

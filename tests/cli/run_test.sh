@@ -57,10 +57,10 @@ while IFS='|' read -r line said verb; do
     expect 2 "$odc" $line
     same "$err" "odc: $said (see 'odc $verb --help')"
 done <<'INPUT'
-plan|FILE is required|plan
-plan --ranks 2|FILE is required|plan
-plan lengths|--ranks is required|plan
-bench|operation is required|bench
+plan|FILE is required: Tokens of each sample, one number per line; - reads standard input|plan
+plan --ranks 2|FILE is required: Tokens of each sample, one number per line; - reads standard input|plan
+plan lengths|--ranks is required: Number of ranks|plan
+bench|operation is required: gather, scatter-add, sync or claim|bench
 run -n 2|no command to run was given|run
 run -n 2 --hosts a,b|no command to run was given|run
 INPUT
@@ -141,6 +141,15 @@ assert any(t["name"] == "shm" and t["ready"] for t in info["transports"])
 assert all("why_not" in t for t in info["transports"] if not t["ready"])
 assert any(s["name"] == "ODC_TIMEOUT_MS" for s in info["settings"])' || fail "odc info --json is wrong"
 fi
+
+# A misspelt variable is read by nothing: it is named, with the one that is meant. Those of other parts and of tests are known.
+expect 0 env ODC_TRANSPORT=shm ODC_MINE=1 ODC_LIBRARY=/x ODC_NCCL=/x ODC_TEST_X=1 ODC_BENCH_RATE=1 ODC_LOG=warn "$odc" info
+same "$err" "odc: ODC_MINE is set, but nothing reads it
+odc: ODC_TRANSPORT is set, but nothing reads it; did you mean ODC_TRANSPORTS?"
+expect 0 env ODC_TRANSPORT=shm "$odc" info --json
+contains "$(tr -d ' \n' <<<"$out")" '"unread_variables":["ODC_TRANSPORT"]'
+expect 0 "$odc" info
+same "$err" ""
 
 # ---- odc run: the command line ----
 for wrong in 0 -3 two 1.5 3x 99999999999999999999 ''; do

@@ -6,6 +6,7 @@
 #include "bench/network.h"
 #include "bench/race.h"
 #include "bench/report.h"
+#include "cli/command_line.h"
 #include "cli/exit.h"
 #include "cli/number_options.h"
 #include "cli/verbs.h"
@@ -359,29 +360,31 @@ void add_bench(CLI::App &app) {
     CLI::App *verb =
         app.add_subcommand("bench", "Measure gather, scatter-add, sync or claim against this machine's limit");
     const auto options = std::make_shared<BenchOptions>();
-    verb->add_option("operation", options->operation, "gather, scatter-add, sync or claim")
-        ->required()
-        ->check(CLI::IsMember({"gather", "scatter-add", "sync", "claim"}));
+    accept_only(verb->add_option("operation", options->operation, "gather, scatter-add, sync or claim"),
+                {"gather", "scatter-add", "sync", "claim"})
+        ->required();
     add_whole(verb, "--ranks", options->ranks, {1, 4096},
               "Ranks to start on this host (default: 2; inside a job: its ranks)");
     add_bytes(verb, "--bytes", options->bytes, {1, kMostBytes},
               "Size of the tensor, such as 64MiB (default: 64MiB, on GPUs 256MiB; sync: 64KiB)");
-    verb->add_option("--type", options->type, "Type of the tensor's elements: f32, f64, bf16 or f16")
-        ->check(CLI::IsMember({"f32", "f64", "bf16", "f16"}))
+    accept_only(verb->add_option("--type", options->type, "Type of the tensor's elements: f32, f64, bf16 or f16"),
+                {"f32", "f64", "bf16", "f16"})
         ->capture_default_str();
-    verb->add_option("--sum", options->sum, "exact: sums whose bits do not depend on the order (scatter-add)")
-        ->check(CLI::IsMember({"exact"}));
-    verb->add_option("--transport", options->transport,
-                     "shm, or fabric: between hosts; on one machine each rank then counts as a host of its own")
-        ->check(CLI::IsMember({"shm", "fabric"}));
-    verb->add_option("--memory", options->memory,
-                     "host, or cuda: slices and buffers on GPUs, over which ranks are distributed")
-        ->check(CLI::IsMember({"host", "cuda"}))
+    accept_only(
+        verb->add_option("--sum", options->sum, "exact: sums whose bits do not depend on the order (scatter-add)"),
+        {"exact"});
+    accept_only(
+        verb->add_option("--transport", options->transport,
+                         "shm, or fabric: between hosts; on one machine each rank then counts as a host of its own"),
+        {"shm", "fabric"});
+    accept_only(verb->add_option("--memory", options->memory,
+                                 "host, or cuda: slices and buffers on GPUs, over which ranks are distributed"),
+                {"host", "cuda"})
         ->capture_default_str();
-    verb->add_option("--active", options->active, "On GPUs: all (the default), or one: only rank 0 operates")
-        ->check(CLI::IsMember({"all", "one"}));
-    verb->add_option("--peer", options->peer, "On GPUs with one rank each: also measure nccl")
-        ->check(CLI::IsMember({"nccl"}));
+    accept_only(
+        verb->add_option("--active", options->active, "On GPUs: all (the default), or one: only rank 0 operates"),
+        {"all", "one"});
+    accept_only(verb->add_option("--peer", options->peer, "On GPUs with one rank each: also measure nccl"), {"nccl"});
     add_whole(verb, "--pairs", options->pairs, {1, 1'000'000},
               "Pairs of timings, or between hosts timings (default: 31; sync: 1001)");
     add_whole(verb, "--sample-ms", options->sample_ms, {1, 60'000},

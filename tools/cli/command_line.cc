@@ -31,21 +31,6 @@ size_t edit_distance(const std::string &a, const std::string &b) {
     return table[a.size()][b.size()];
 }
 
-// "; did you mean NAME?", if one is so near that it is spelt wrongly rather than another word: a third of its letters.
-std::string did_you_mean(const std::string &word, const std::vector<std::string> &names) {
-    const std::string *nearest = nullptr;
-    size_t least = 0;
-    for (const std::string &name : names) {
-        const size_t distance = edit_distance(word, name);
-        const size_t letters = name.size() - std::min(name.find_first_not_of('-'), name.size());
-        if (distance <= std::max<size_t>(letters / 3, 1) && (nearest == nullptr || distance < least)) {
-            nearest = &name;
-            least = distance;
-        }
-    }
-    return nearest == nullptr ? "" : "; did you mean " + *nearest + "?";
-}
-
 const CLI::App &find_verb(const CLI::App &app, const std::string &word) {
     std::vector<std::string> names;
     for (const CLI::App *verb : app.get_subcommands([](const CLI::App *) { return true; })) {
@@ -118,6 +103,33 @@ size_t check_options(const CLI::App &app, const std::vector<std::string> &words,
 }
 
 }  // namespace
+
+std::string did_you_mean(const std::string &word, const std::vector<std::string> &names) {
+    const std::string *nearest = nullptr;
+    size_t least = 0;
+    for (const std::string &name : names) {
+        const size_t distance = edit_distance(word, name);
+        const size_t same = name.starts_with("ODC_") ? 4 : std::min(name.find_first_not_of('-'), name.size());
+        const size_t letters = name.size() - same;
+        if (distance <= std::max<size_t>(letters / 3, 1) && (nearest == nullptr || distance < least)) {
+            nearest = &name;
+            least = distance;
+        }
+    }
+    return nearest == nullptr ? "" : "; did you mean " + *nearest + "?";
+}
+
+CLI::Option *accept_only(CLI::Option *option, const std::vector<std::string> &choices) {
+    const auto refuse_others = [name = option->get_name(), choices](const std::string &text) -> std::string {
+        if (std::find(choices.begin(), choices.end(), text) == choices.end()) {
+            throw Exit{2, name + ": \"" + text + "\" is none of " + CLI::detail::join(choices, ", ") +
+                              did_you_mean(text, choices)};
+        }
+        return "";
+    };
+    // With the braces, as CLI11 has them, help and completion name the choices.
+    return option->check(refuse_others, "{" + CLI::detail::join(choices, ",") + "}");
+}
 
 std::string see_help(const CLI::App &app) { return " (see '" + command_of(app) + " --help')"; }
 

@@ -25,9 +25,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kSpace = " \t\r";  // \r: lines may end as on Windows
-constexpr size_t kShownBytes = 40;            // of a line that is not a number
-constexpr size_t kProbedBytes = 8000;         // of a file; as in git, a NUL among them makes it binary
+constexpr std::string_view kSpace = " \t\r";                 // \r: lines may end as on Windows
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";  // which editors on Windows put before UTF-8
+constexpr size_t kShownBytes = 40;                           // of a line that is not a number
+constexpr size_t kProbedBytes = 8000;                        // of a file; as in git, a NUL among them makes it binary
 
 template <class... Values>
 [[noreturn]] void refuse(fmt::format_string<const Values &...> form, const Values &...values) {
@@ -62,8 +63,7 @@ uint64_t parse_length(std::string_view line, const std::string &where, uint64_t 
     }
     if (length > budget) {
         refuse(
-            "{}: the sample's {} tokens are above the budget of {} per microbatch; raise the "
-            "budget or cut the sample",
+            "{}: the sample's {} tokens are above the budget of {} per microbatch; raise --max-tokens or cut the sample",
             where, length, budget);
     }
     return length;
@@ -73,6 +73,9 @@ std::vector<uint64_t> read_stream(std::istream &in, const std::string &name, uin
     std::vector<uint64_t> lengths;
     std::string line;
     while (std::getline(in, line)) {
+        if (lengths.empty() && line.starts_with(kByteOrderMark)) {
+            line.erase(0, kByteOrderMark.size());
+        }
         const std::string where = fmt::format("{}:{}", name, lengths.size() + 1);
         lengths.push_back(parse_length(line, where, budget));
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `odc replay`: real sequence lengths, real communication, emulated compute; compares the collective schedule with ODC.
 #include "cli/exit.h"
+#include "cli/files.h"
 #include "cli/number_options.h"
 #include "cli/verbs.h"
 #include "replay/rank.h"
@@ -60,6 +61,15 @@ void check_pictures(const ReplaySettings &settings) {
     }
 }
 
+// Before ranks are started; each rank would take its time to find out.
+void check_pictures_writable(const ReplaySettings &settings) {
+    for (const std::string &picture : {settings.timeline, settings.trace}) {
+        if (!picture.empty()) {
+            check_writable(picture);
+        }
+    }
+}
+
 void replay(const ReplaySettings &settings) {
     check_pictures(settings);
     if (inside_a_job()) {
@@ -69,6 +79,7 @@ void replay(const ReplaySettings &settings) {
     Launch ranks;
     ranks.ranks = settings.ranks == 0 ? kDefaultRanks : settings.ranks;
     check_settings(settings, ranks.ranks);
+    check_pictures_writable(settings);
     ranks.argv = own_arguments();
     ranks.output = Output::Inherit;
     if (const int status = launch(ranks); status != 0) {

@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <optional>
 #include <utility>
@@ -24,6 +25,31 @@
 namespace odc_tool {
 namespace {
 
+// Pairs are repeated only while all arms take less than so many times --seconds.
+constexpr double kMostSeconds = 1.5;
+
+// Collective.
+double sum_of_ranks(odc_context *barrier, double mine) {
+    check(odc_all_reduce(barrier, &mine, 1, ODC_SUM));
+    return mine;
+}
+
+// Since the construction, by rank 0's clock, for all ranks.
+class Elapsed {
+public:
+    explicit Elapsed(odc_context *barrier) : barrier_(barrier) {}
+
+    // Collective.
+    double seconds() const {
+        const std::chrono::duration<double> mine = std::chrono::steady_clock::now() - begin_;
+        return sum_of_ranks(barrier_, odc_rank(barrier_) == 0 ? mine.count() : 0);
+    }
+
+private:
+    odc_context *barrier_;
+    std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
 // The share of this host's processors that other programs used since the construction; rank 0's reading, for all ranks.
 class PairLoad {
 public:
@@ -31,16 +57,11 @@ public:
 
     // Collective. Negative where it is unknown.
     double others() const {
-        const double own_seconds = sum(own_cpu_seconds() - begin_cpu_seconds_);
-        return sum(odc_rank(barrier_) == 0 ? load_.share_of_others(own_seconds).value_or(-1) : 0);
+        const double own_seconds = sum_of_ranks(barrier_, own_cpu_seconds() - begin_cpu_seconds_);
+        return sum_of_ranks(barrier_, odc_rank(barrier_) == 0 ? load_.share_of_others(own_seconds).value_or(-1) : 0);
     }
 
 private:
-    double sum(double mine) const {
-        check(odc_all_reduce(barrier_, &mine, 1, ODC_SUM));
-        return mine;
-    }
-
     odc_context *barrier_;
     MachineLoad load_;
     double begin_cpu_seconds_ = own_cpu_seconds();
@@ -50,7 +71,8 @@ private:
 struct Attempt {
     std::vector<RunRecord> records;
     OwnMoments moments;
-    double others;  // as of PairLoad
+    double others;   // as of PairLoad
+    double seconds;  // that it took
 };
 
 class ArmsReplay {
@@ -73,12 +95,13 @@ public:
         if (job_.rank == 0) {
             progress.emplace(total);
         }
+        const Elapsed elapsed(job_.barrier);
         warm_up();
         const auto window = static_cast<size_t>(job_.settings.lookahead);
         for (size_t first = 0; first < workload.count(); first += window) {
             attempts_.push_back(attempt(first, progress));
         }
-        repeat_disturbed(progress);
+        repeat_disturbed(elapsed, progress);
     }
 
     void report() {
@@ -134,12 +157,13 @@ private:
         const size_t arms = workload.arms.size();
         const size_t end = std::min(first + static_cast<size_t>(job_.settings.lookahead), workload.count());
         const PairLoad load(job_.barrier);
+        const Elapsed elapsed(job_.barrier);
         Attempt made{};
         for (size_t run = first * arms; run < end * arms; ++run) {
             const Arm &arm = workload.arms[runs[run].arm];
             if (progress) {
-                progress->show(done_, fmt::format("minibatch {}/{}  {}{}", runs[run].minibatch + 1, workload.count(),
-                                                  arm_name(arm), repeated_ > 0 ? ", repeated" : ""));
+                progress->show(done_, fmt::format("{} {}/{}  {}", repeated_ > 0 ? "repeats minibatch" : "minibatch",
+                                                  runs[run].minibatch + 1, workload.count(), arm_name(arm)));
             }
             if (workload.warm_up > 0 && run % arms == 0) {
                 job_.read_speeds();
@@ -150,21 +174,40 @@ private:
         }
         made.moments = job_.take_moments();
         made.others = load.others();
+        made.seconds = elapsed.seconds();
         return made;
     }
 
+    // The expected cost of all arms in the window from minibatch `first`.
+    double duration(size_t first) const {
+        const Workload &workload = job_.workload;
+        const size_t end = std::min(first + static_cast<size_t>(job_.settings.lookahead), workload.count());
+        double sum = 0;
+        for (const Arm &arm : workload.arms) {
+            for (size_t minibatch = first; minibatch < end; ++minibatch) {
+                sum += workload.duration(arm, minibatch);
+            }
+        }
+        return sum;
+    }
+
     // The most disturbed windows, at most half as many as there are. Not where speeds measured in one minibatch serve the next.
-    void repeat_disturbed(std::optional<Progress> &progress) {
+    void repeat_disturbed(const Elapsed &elapsed, std::optional<Progress> &progress) {
         const size_t most = job_.workload.warm_up > 0 ? 0 : (attempts_.size() + 1) / 2;
         while (repeated_ < most) {
             const auto worst = std::max_element(attempts_.begin(), attempts_.end(),
                                                 [](const Attempt &a, const Attempt &b) { return a.others < b.others; });
-            if (worst->others <= kBusyMachine) {
+            if (worst->others <= kBusyMachine ||
+                elapsed.seconds() + worst->seconds > kMostSeconds * job_.settings.seconds) {
                 break;
             }
             ++repeated_;
-            const auto number = static_cast<size_t>(worst - attempts_.begin());
-            Attempt again = attempt(number * static_cast<size_t>(job_.settings.lookahead), progress);
+            const auto first =
+                static_cast<size_t>(worst - attempts_.begin()) * static_cast<size_t>(job_.settings.lookahead);
+            if (progress) {
+                progress->extend(duration(first));
+            }
+            Attempt again = attempt(first, progress);
             if (again.others < worst->others) {
                 *worst = std::move(again);
             }

@@ -27,6 +27,9 @@ constexpr double kMergeBelow = 0.3;     // pixels: invisible gaps
 constexpr double kThinnest = 0.6;       // pixels: shorter spans are drawn this wide
 constexpr size_t kMostRanks = 64;
 constexpr double kNetworkLine = 19;  // of the heading
+constexpr double kLetterWidth =
+    0.65;  // of text, by its font's size; bytes are counted, so the signs × and → leave a margin
+constexpr double kLineHeight = 1.4;  // the same
 
 constexpr const char *kWaitingFill = "#f7c9a9";
 constexpr const char *kMoving = "#1f8a5b";
@@ -71,7 +74,7 @@ public:
             top = panel.top + rows_height() + kPanelGap;
         }
         bottom_ = top - kPanelGap + 6;
-        for (auto panel = panels_.begin() + 1; is_resolved(report_) && panel != panels_.end(); ++panel) {
+        for (auto panel = panels_.begin() + 1; is_resolved(report_) && !whole() && panel != panels_.end(); ++panel) {
             panel->subtitle += fmt::format(": {:.2f}× in these minibatches", speedup(*panel));
         }
     }
@@ -117,6 +120,9 @@ private:
     double network_line() const { return links_ > 0 ? kNetworkLine : 0; }
     double rows_height() const { return row_ * double(ranks_ + links_); }
     double x(double ns) const { return kLeft + kPlotWidth * ns / double(longest_ns_); }
+    // Whether it shows the whole run, of which the heading has the speedup: another one here, of the sums of the durations and
+    // not of the pairs' median, would look like a second gain.
+    bool whole() const { return report_.workload.count() <= kPicturedMinibatches; }
     double speedup(const Panel &panel) const { return double(panels_[0].end_ns) / double(panel.end_ns); }
     static std::string title_of(const ReplaySettings &settings, double claim) {
         return std::string("ODC, LB-Mini") +
@@ -301,26 +307,44 @@ private:
         }
     }
 
-    // To the right of the panel that ends earlier: how much earlier.
+    struct Line {
+        std::string text;
+        double size;
+        std::string style;
+    };
+
+    // To the right of the panel that ends earlier, where that is wide enough: how much earlier.
     void saving() {
         const Panel &base = panels_[0];
         const Panel &best = panels_.back();
         if (!is_resolved(report_)) {
             return;
         }
+        std::vector<Line> lines;
+        if (!whole()) {
+            lines = {{fmt::format("{:.2f}×", speedup(best)), 20, "font-weight=\"bold\""},
+                     {"in these", 12, ""},
+                     {fmt::format("{} minibatches", base.runs.size()), 12, ""}};
+        }
+        lines.push_back({fmt::format("{:.2f} s → {:.2f} s", seconds(base.end_ns), seconds(best.end_ns)), 11,
+                         fmt::format("fill=\"{}\"", Svg::kFaint)});
+        double widest = 0;
+        double height = 0;
+        for (const Line &line : lines) {
+            widest = std::max(widest, kLetterWidth * line.size * double(line.text.size()));
+            height += kLineHeight * line.size;
+        }
         const double left = x(double(best.end_ns));
         const double width = kLeft + kPlotWidth - left;
-        if (width < 100) {  // of the longest line
+        if (width < widest) {
             return;
         }
-        const double y = best.top + rows_height() / 2;
-        const double middle = left + width / 2;
-        svg_.label(middle, y - 14, "text-anchor=\"middle\" font-size=\"20\" font-weight=\"bold\"",
-                   fmt::format("{:.2f}×", speedup(best)));
-        svg_.label(middle, y + 4, "text-anchor=\"middle\"", "in these");
-        svg_.label(middle, y + 18, "text-anchor=\"middle\"", fmt::format("{} minibatches", base.runs.size()));
-        svg_.label(middle, y + 34, fmt::format("text-anchor=\"middle\" font-size=\"11\" fill=\"{}\"", Svg::kFaint),
-                   fmt::format("{:.2f} s → {:.2f} s", seconds(base.end_ns), seconds(best.end_ns)));
+        double y = best.top + (rows_height() - height) / 2;
+        for (const Line &line : lines) {
+            y += kLineHeight * line.size;
+            svg_.label(left + width / 2, y,
+                       fmt::format("text-anchor=\"middle\" font-size=\"{:.0f}\" {}", line.size, line.style), line.text);
+        }
     }
 
     const Report &report_;

@@ -39,7 +39,8 @@ def main() -> int:
         own += ["--lengths", options.lengths]
     ended = subprocess.run([command, "replay", *own, *others])
     if ended.returncode == 0:
-        print(f"picture: {Path(options.picture).resolve()}")
+        told = sys.stderr if "--json" in others else sys.stdout
+        print(f"picture: {Path(options.picture).resolve()}", file=told)
     return ended.returncode if ended.returncode >= 0 else 128 - ended.returncode
 
 

@@ -218,7 +218,7 @@ def init(
         raise ValueError("all_gather needs rank and size")
     if isinstance(timeout, timedelta):
         timeout = timeout.total_seconds()
-    if timeout is not None and not isinstance(timeout, (int, float)):
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
         raise TypeError(f"timeout is {timeout!r}, must be seconds or a timedelta")
     if timeout is not None and not 0.001 <= timeout <= 1e9:
         raise ValueError(f"timeout is {timeout} s, must be 0.001 to 1e9")

@@ -500,6 +500,8 @@ def test_bad_arguments_are_refused_at_once() -> None:
         libodc.init(rank=0, size=1, timeout=timedelta())
     with pytest.raises(TypeError, match=r"timeout is '3', must be seconds or a timedelta"):
         libodc.init(timeout="3")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"timeout is True, must be seconds or a timedelta"):
+        libodc.init(rank=0, size=1, timeout=True)
     with pytest.raises(libodc.ArgumentError, match=r"rank 3 is not in 0\.\.1"):
         libodc.init(rank=3, size=2, job="x")
     environment = {

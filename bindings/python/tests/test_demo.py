@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m libodc demo, for a second."""
 
+import json
 import re
 import subprocess
 import sys
@@ -37,6 +38,35 @@ def test_wrong_lengths_are_told_with_their_line(tmp_path: Path) -> None:
     ended = demo(tmp_path, "demo", "--lengths", "lengths.txt")
     assert ended.returncode == 2 and 'lengths.txt:2: "ten" is not a positive whole number' in ended.stderr
     assert "picture" not in ended.stdout
+
+
+def test_json_is_alone_on_standard_output(tmp_path: Path) -> None:
+    ended = demo(tmp_path, "demo", "--ranks", "2", "--minibatch", "2", "--minibatches", "1", "--seconds", "1", "--json")
+    assert ended.returncode == 0, ended.stderr
+    assert "verdict" in json.loads(ended.stdout)
+    assert f"picture: {(tmp_path / 'odc-demo.svg').resolve()}\n" in ended.stderr
+
+
+def test_a_picture_that_cannot_be_written_is_told_before_the_run(tmp_path: Path) -> None:
+    ended = demo(tmp_path, "demo", "--picture", "missing/x.svg", "--seconds", "1000000")
+    assert ended.returncode == 1
+    assert ended.stderr == "odc: missing/x.svg cannot be written: No such file or directory\n"
+
+
+def test_the_scripts_help_installs_nothing(tmp_path: Path) -> None:
+    script = Path(__file__).parents[3] / "tools" / "demo.sh"
+    (tmp_path / "bash").write_text("#!/bin/sh\necho an installation begins\nexit 1\n")
+    (tmp_path / "bash").chmod(0o755)
+    ended = subprocess.run(
+        ["/bin/bash", script, "lengths", "--help"],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    options = re.findall(r"^  (--\w+) [A-Z]", demo(tmp_path, "demo", "--help").stdout, re.M)
+    assert len(options) == 3 and all(f"{option} " in ended.stdout for option in options), (options, ended.stdout)
 
 
 def test_without_a_verb_it_prints_its_help(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens, samples and minibatches of the training example."""
 
+import codecs
 import random
+import sys
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -43,8 +45,14 @@ def test_a_tokenizer_file(tmp_path: Path) -> None:
     assert tokenizer.encode("b a x").tolist() == [1, 0, 2]
     assert (tokenizer.start, tokenizer.vocabulary) == (3, 4)
     path.write_text("{}")
-    with pytest.raises(SystemExit, match=r"tokenizer.json is not a tokenizer that"):
+    with pytest.raises(InputError, match=r"tokenizer.json is not a tokenizer that"):
         open_tokenizer(path)
+
+
+def test_without_its_package_a_tokenizer_file_is_wrong_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(InputError, match=r"^/nope needs the tokenizers package: pip install tokenizers$"):
+        open_tokenizer(Path("/nope"))
 
 
 def test_samples_keep_the_proportions() -> None:
@@ -96,6 +104,8 @@ def test_lengths_from_a_file(tmp_path: Path) -> None:
         with pytest.raises(InputError) as caught:
             read_lengths(path, 70)
         assert str(caught.value) == f'{path}:2: "{bad}" is not a length of 1 to 70 tokens'
+    path.write_bytes(codecs.BOM_UTF8 + b"3\r\n70\r\n")
+    assert read_lengths(path, 70) == [3, 70]
     path.write_text("")
     with pytest.raises(InputError, match="no lengths in it"):
         read_lengths(path, 70)

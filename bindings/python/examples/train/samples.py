@@ -6,6 +6,7 @@ A small cap would make them alike instead, and leave nothing to balance. Plans a
 
 from __future__ import annotations
 
+import codecs
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ def make_samples(
 def read_lengths(path: Path, budget: int) -> list[int]:
     """One length per line, from 1 to `budget`."""
     try:
-        lines = path.read_bytes().decode("ascii", "replace").splitlines()
+        lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).decode("ascii", "replace").splitlines()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     lengths = []

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from corpus import InputError
 
 
 class Tokenizer(Protocol):
@@ -34,14 +35,15 @@ class FileTokenizer:
     """A `tokenizer.json`, read by the `tokenizers` package; its own special tokens are not added."""
 
     def __init__(self, path: Path) -> None:
+        """Raises InputError."""
         try:
             import tokenizers
         except ImportError:
-            raise SystemExit(f"{path} needs the tokenizers package: pip install tokenizers") from None
+            raise InputError(f"{path} needs the tokenizers package: pip install tokenizers") from None
         try:
             self._tokenizer: Any = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the package raises Exception itself
-            raise SystemExit(f"{path} is not a tokenizer that the tokenizers package can read: {error}") from None
+            raise InputError(f"{path} is not a tokenizer that the tokenizers package can read: {error}") from None
         self.start = int(self._tokenizer.get_vocab_size(with_added_tokens=True))
         self.vocabulary = self.start + 1
 
