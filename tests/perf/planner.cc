@@ -40,6 +40,26 @@ std::vector<uint64_t> even(size_t count) {
     return lengths;
 }
 
+// One sample in 60 is cut at the budget, so that lookahead moves them.
+std::vector<uint64_t> capped(size_t count) {
+    std::mt19937_64 random(1);
+    std::vector<uint64_t> lengths = lognormal(count, 8.0, 0.8);
+    for (uint64_t &length : lengths) {
+        length = random() % 60 == 0 ? kMaxTokens : length;
+    }
+    return lengths;
+}
+
+// One in 60 is long, no two alike.
+std::vector<uint64_t> few_long(size_t count) {
+    std::mt19937_64 random(1);
+    std::vector<uint64_t> lengths = lognormal(count, 8.0, 0.8);
+    for (uint64_t &length : lengths) {
+        length = random() % 60 == 0 ? kMaxTokens / 2 + random() % (kMaxTokens / 2) : std::min(length, kMaxTokens / 4);
+    }
+    return lengths;
+}
+
 odc_plan_request request_of(const std::vector<uint64_t> &lengths, odc_policy policy, int32_t ranks) {
     odc_plan_request request = {};
     request.struct_size = sizeof(request);
@@ -102,7 +122,8 @@ void register_planner() {
     }
     for (const auto &[name, lengths] :
          {std::pair("long_tailed", long_tailed(kWindow)), std::pair("broad", lognormal(kWindow, 9.5, 1.0)),
-          std::pair("even", even(kWindow))}) {
+          std::pair("even", even(kWindow)), std::pair("capped", capped(kWindow)),
+          std::pair("few_long", few_long(kWindow))}) {
         const std::string size = "/512_ranks/" + std::string(name);
         benchmark::RegisterBenchmark(("plan_window/exchanged" + size).c_str(), plan_window, ODC_WINDOW_EXCHANGED,
                                      lengths)
