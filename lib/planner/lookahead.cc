@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/lookahead.h"
 
+#include "planner/partition.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -31,7 +33,7 @@ class Exchange {
 public:
     // Each minibatch costliest first.
     Exchange(Window &window, const std::vector<double> &costs, size_t ranks, MoveLimits limits)
-        : costs_(costs), ranks_(static_cast<double>(ranks)) {
+        : costs_(costs), ranks_(ranks) {
         double total = 0;
         size_t samples = 0;
         for (Samples &one : window) {
@@ -41,13 +43,17 @@ public:
             }
             total += sums.back();
             samples += one.size();
-            minibatches_.push_back({one, std::move(sums), 0, 0, one.size(), Role::Donor});
-            minibatches_.back().cost = minibatches_.back().sums.back();
+            const double cost = sums.back();
+            minibatches_.push_back({.samples = one,
+                                    .sums = std::move(sums),
+                                    .cost = cost,
+                                    .time = std::max(even(cost), costs[one.front()]),
+                                    .kept = one.size()});
         }
         const auto count = static_cast<double>(samples);
         moved_left_ = static_cast<uint64_t>(limits.moved * count);
         displacement_left_ = static_cast<uint64_t>(limits.displacement * count);
-        least_gain_ = kLeastGain * total / ranks_ / count;
+        least_gain_ = kLeastGain * even(total) / count;
     }
 
     void run() {
@@ -65,9 +71,11 @@ private:
         Samples &samples;          // costliest first but for the exchanged
         std::vector<double> sums;  // of the costs of so many samples, as they were
         double cost;
-        size_t given;  // costliest samples given away
-        size_t kept;   // the samples from here on have been exchanged for costlier ones
-        Role role;
+        double time;
+        size_t given = 0;  // costliest samples given away
+        size_t kept;       // the samples from here on have been exchanged for costlier ones
+        double cheapest_taken = INFINITY;
+        Role role = Role::Donor;
 
         size_t left() const { return kept - given; }
     };
@@ -80,7 +88,7 @@ private:
     };
 
     double cost(const Minibatch &one, size_t place) const { return costs_[one.samples[place]]; }
-    double even(double cost) const { return cost / ranks_; }  // on every rank
+    double even(double cost) const { return cost / static_cast<double>(ranks_); }  // on every rank
     bool has_idle_ranks(const Minibatch &one) const {
         return one.left() > 1 && cost(one, one.given) > even(one.cost) * (1 + kNegligible);
     }
@@ -110,6 +118,9 @@ private:
         Minibatch &receiver = minibatches_[at];
         Minibatch &donor = minibatches_[found->donor];
         const double more = difference(receiver, donor, found->count);
+        receiver.time = time_with(receiver, donor, found->count);
+        receiver.cheapest_taken = std::min(receiver.cheapest_taken, cost(donor, donor.given + found->count - 1));
+        donor.time = time_without(receiver, donor, found->count);
         for (size_t i = 0; i < found->count; ++i) {
             std::swap(donor.samples[donor.given++], receiver.samples[--receiver.kept]);
         }
@@ -167,13 +178,27 @@ private:
     }
 
     double gain_of(const Minibatch &receiver, const Minibatch &donor, size_t count) const {
-        const double more = difference(receiver, donor, count);
-        const double longest = cost(receiver, receiver.given);
-        const double before =
-            std::max(even(receiver.cost), longest) + std::max(even(donor.cost), cost(donor, donor.given));
-        const double after = std::max(even(receiver.cost + more), longest) +
-                             std::max(even(donor.cost - more), cost(donor, donor.given + count));
-        return before - after;
+        return receiver.time + donor.time - time_with(receiver, donor, count) - time_without(receiver, donor, count);
+    }
+
+    double time_without(const Minibatch &receiver, const Minibatch &donor, size_t count) const {
+        return std::max(even(donor.cost - difference(receiver, donor, count)), cost(donor, donor.given + count));
+    }
+
+    // Long samples that are more than the ranks are two on some rank, and so on.
+    double time_with(const Minibatch &receiver, const Minibatch &donor, size_t count) const {
+        const size_t taken = receiver.samples.size() - receiver.kept + count;
+        const double cheapest = std::min(receiver.cheapest_taken, cost(donor, donor.given + count - 1));
+        const auto is_more_than = [&](size_t number) {
+            return number < taken || (number - taken < receiver.kept - count &&
+                                      cost(receiver, number - taken) >= cheapest * (1 - kNegligible));
+        };
+        size_t on_a_rank = 1;
+        while (is_more_than(on_a_rank * ranks_)) {
+            ++on_a_rank;
+        }
+        return std::max({even(receiver.cost + difference(receiver, donor, count)), cost(receiver, 0),
+                         static_cast<double>(on_a_rank) * cheapest});
     }
 
     // The cost that goes to the receiver.
@@ -185,7 +210,7 @@ private:
     static uint64_t distance(size_t x, size_t y) { return std::max(x, y) - std::min(x, y); }
 
     const std::vector<double> &costs_;
-    double ranks_;
+    size_t ranks_;
     uint64_t moved_left_ = 0;
     uint64_t displacement_left_ = 0;
     double least_gain_ = 0;
@@ -195,17 +220,14 @@ private:
 }  // namespace
 
 double estimate(const Window &window, const std::vector<double> &costs, size_t ranks) {
-    double sum = 0;
-    for (const Samples &samples : window) {
-        double total = 0;
-        double longest = 0;
+    const Speeds equal(ranks, 1.0);
+    return std::accumulate(window.begin(), window.end(), 0.0, [&](double sum, const Samples &samples) {
+        std::vector<double> some;
         for (const uint32_t sample : samples) {
-            total += costs[sample];
-            longest = std::max(longest, costs[sample]);
+            some.push_back(costs[sample]);
         }
-        sum += std::max(total / static_cast<double>(ranks), longest);
-    }
-    return sum;
+        return sum + lower_bound(some, equal);
+    });
 }
 
 bool is_less(double time, double than) { return time < than * (1 - kNegligible); }
