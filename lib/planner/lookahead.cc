@@ -71,7 +71,7 @@ private:
         Samples &samples;          // costliest first but for the exchanged
         std::vector<double> sums;  // of the costs of so many samples, as they were
         double cost;
-        double time;
+        double time;       // estimated
         size_t given = 0;  // costliest samples given away
         size_t kept;       // the samples from here on have been exchanged for costlier ones
         double cheapest_taken = INFINITY;

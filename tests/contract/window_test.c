@@ -268,18 +268,18 @@ static void capped_samples_go_together(void **state) {
     }
 }
 
-/* 90 and 90 of 128 ranks' would be two on some rank, as long as one in each minibatch; the other 30 still move. */
+/* 90 and 90, or 90, 30 and 30, would be two on some of 128 ranks, as long as in two minibatches: each 30 go to other 90. */
 static void no_more_long_samples_meet_than_ranks(void **state) {
     (void)state;
-    struct window *w = new_window(3, 512, 128);
-    fill_with_capped(w, 90, 512);
-    for (uint64_t i = 1024 + 30; i < 1024 + 90; ++i) {
-        w->lengths[i] = 1000;
+    static const uint64_t capped[] = {90, 90, 30, 30};
+    struct window *w = new_window(4, 512, 128);
+    for (uint64_t i = 0; i < w->samples.count; ++i) {
+        w->lengths[i] = i % 512 < capped[i / 512] ? 65536 : 1000;
     }
     assert_int_equal(run(w), ODC_OK);
     check_window(w);
-    assert_near(w->summary.moved, 60.0 / 1536);
-    assert_true(w->summary.makespan < 0.8 * w->summary.makespan_before);
+    assert_near(w->summary.moved, 120.0 / 2048);
+    assert_true(w->summary.makespan < 0.6 * w->summary.makespan_before);
     free(w);
 }
 
