@@ -392,7 +392,7 @@ static void a_longer_window_is_not_worse(void **state) {
                                  ODC_OK);
                 parts += w->summary.makespan;
             }
-            if (whole > parts * 1.005) { /* plans may miss their bound by little */
+            if (whole > parts * 1.02) { /* plans may miss the bound by which groups are chosen */
                 fail_msg("round %d: a window of 8 takes %.17g, windows of %d %.17g", round, whole, (int)minibatches,
                          parts);
             }
