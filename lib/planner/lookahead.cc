@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/lookahead.h"
 
+#include "planner/partition.h"
+
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -12,8 +17,7 @@ namespace {
 
 // An exchange must save this share of an average sample's part of the window.
 constexpr double kLeastGain = 0.5;
-// Samples of one cost may have to go together before a minibatch's time falls; so many are looked at.
-constexpr size_t kTogether = 32;
+constexpr size_t kMostTogether = 64;  // beyond this the counting bound is no better than the average
 constexpr double kNegligible = 1e-12;
 
 Samples costliest_first(Samples samples, const std::vector<double> &costs) {
@@ -27,27 +31,35 @@ Samples costliest_first(Samples samples, const std::vector<double> &costs) {
 // sample takes.
 class Exchange {
 public:
+    // Each minibatch costliest first.
     Exchange(Window &window, const std::vector<double> &costs, size_t ranks, MoveLimits limits)
-        : costs_(costs), ranks_(static_cast<double>(ranks)), limits_(limits) {
+        : costs_(costs), ranks_(ranks) {
         double total = 0;
         size_t samples = 0;
         for (Samples &one : window) {
-            one = costliest_first(std::move(one), costs);
-            minibatches_.push_back({one, 0, 0, one.size(), Role::Donor});
-            Minibatch &added = minibatches_.back();
+            std::vector<double> sums = {0};
             for (const uint32_t sample : one) {
-                added.cost += costs[sample];
+                sums.push_back(sums.back() + costs[sample]);
             }
-            total += added.cost;
+            total += sums.back();
             samples += one.size();
+            const double cost = sums.back();
+            minibatches_.push_back({.samples = one,
+                                    .sums = std::move(sums),
+                                    .cost = cost,
+                                    .time = std::max(even(cost), costs[one.front()]),
+                                    .kept = one.size()});
         }
-        least_gain_ = kLeastGain * total / ranks_ / static_cast<double>(samples);
+        const auto count = static_cast<double>(samples);
+        moved_left_ = static_cast<uint64_t>(limits.moved * count);
+        displacement_left_ = static_cast<uint64_t>(limits.displacement * count);
+        least_gain_ = kLeastGain * even(total) / count;
     }
 
     void run() {
         for (std::optional<size_t> receiver = next_receiver(); receiver; receiver = next_receiver()) {
             minibatches_[*receiver].role = Role::Receiver;
-            while (take_one(*receiver)) {
+            while (has_idle_ranks(minibatches_[*receiver]) && take(*receiver)) {
             }
         }
     }
@@ -56,17 +68,29 @@ private:
     enum class Role { Donor, Receiver };
 
     struct Minibatch {
-        Samples &samples;  // costliest first but for the exchanged
+        Samples &samples;          // costliest first but for the exchanged
+        std::vector<double> sums;  // of the costs of so many samples, as they were
         double cost;
-        size_t given;  // costliest samples given away
-        size_t kept;   // the samples from here on have been exchanged for costlier ones
-        Role role;
+        double time;       // estimated
+        size_t given = 0;  // costliest samples given away
+        size_t kept;       // the samples from here on have been exchanged for costlier ones
+        double cheapest_taken = INFINITY;
+        Role role = Role::Donor;
+
+        size_t left() const { return kept - given; }
+    };
+
+    // Samples that go together.
+    struct Several {
+        size_t donor = 0;
+        size_t count = 0;
+        double gain = 0;  // of each
     };
 
     double cost(const Minibatch &one, size_t place) const { return costs_[one.samples[place]]; }
-    double even(double cost) const { return cost / ranks_; }  // on every rank
+    double even(double cost) const { return cost / static_cast<double>(ranks_); }  // on every rank
     bool has_idle_ranks(const Minibatch &one) const {
-        return one.given + 1 < one.kept && cost(one, one.given) > even(one.cost) * (1 + kNegligible);
+        return one.left() > 1 && cost(one, one.given) > even(one.cost) * (1 + kNegligible);
     }
 
     // None if no minibatch could take from another.
@@ -85,142 +109,191 @@ private:
         return donors < 2 ? std::nullopt : receiver;
     }
 
-    // Whether another exchange may follow.
-    bool take_one(size_t at) {
-        Minibatch &receiver = minibatches_[at];
-        const std::optional<size_t> found = best_donor(receiver);
+    // Whether anything was worth it.
+    bool take(size_t at) {
+        const std::optional<Several> found = best(at);
         if (!found) {
             return false;
         }
-        const uint64_t distance = *found > at ? *found - at : at - *found;
-        if (limits_.moved < 2 || limits_.displacement < 2 * distance) {
-            return false;
+        Minibatch &receiver = minibatches_[at];
+        Minibatch &donor = minibatches_[found->donor];
+        const double more = difference(receiver, donor, found->count);
+        receiver.time = time_with(receiver, donor, found->count);
+        receiver.cheapest_taken = std::min(receiver.cheapest_taken, cost(donor, donor.given + found->count - 1));
+        donor.time = time_without(receiver, donor, found->count);
+        for (size_t i = 0; i < found->count; ++i) {
+            std::swap(donor.samples[donor.given++], receiver.samples[--receiver.kept]);
         }
-        limits_.moved -= 2;
-        limits_.displacement -= 2 * distance;
-        Minibatch &donor = minibatches_[*found];
-        const double more = cost(donor, donor.given) - cost(receiver, receiver.kept - 1);
-        std::swap(donor.samples[donor.given], receiver.samples[receiver.kept - 1]);
-        ++donor.given;
-        --receiver.kept;
         donor.cost -= more;
         receiver.cost += more;
-        return even(receiver.cost) < cost(receiver, receiver.given);
+        moved_left_ -= 2 * found->count;
+        displacement_left_ -= 2 * found->count * distance(at, found->donor);
+        return true;
     }
 
-    // The donor that gains most, if that is enough.
-    std::optional<size_t> best_donor(const Minibatch &receiver) const {
-        if (receiver.given + 1 >= receiver.kept) {
-            return std::nullopt;
-        }
-        std::optional<size_t> best;
-        double most = 0;
-        for (const bool together : {false, true}) {
+    // What gains most, if that is enough: one sample, else several, as samples of one cost have to go together before a
+    // minibatch's time falls.
+    std::optional<Several> best(size_t at) const {
+        for (const size_t together : {size_t{1}, SIZE_MAX}) {
+            Several most;
             for (size_t i = 0; i < minibatches_.size(); ++i) {
-                const Minibatch &donor = minibatches_[i];
-                if (donor.role != Role::Donor || !has_idle_ranks(donor) ||
-                    cost(donor, donor.given) <= cost(receiver, receiver.kept - 1) * (1 + kNegligible)) {
-                    continue;
-                }
-                const double gain = together ? gain_together(donor) : gain_of_one(receiver, donor);
-                if (!best || gain > most) {
-                    best = i;
-                    most = gain;
+                if (minibatches_[i].role == Role::Donor && has_idle_ranks(minibatches_[i])) {
+                    const Several some = best_of(at, i, together);
+                    most = some.gain > most.gain ? some : most;
                 }
             }
-            if (best && most >= least_gain_) {
-                return best;
+            if (most.count > 0 && most.gain >= least_gain_) {
+                return most;
             }
-            best.reset();
         }
         return std::nullopt;
     }
 
-    double gain_of_one(const Minibatch &receiver, const Minibatch &donor) const {
-        const double given = cost(donor, donor.given);
-        const double more = given - cost(receiver, receiver.kept - 1);
-        const double longest = cost(receiver, receiver.given);
-        const double before = std::max(even(receiver.cost), longest) + std::max(even(donor.cost), given);
-        const double after = std::max(even(receiver.cost + more), longest) +
-                             std::max(even(donor.cost - more), cost(donor, donor.given + 1));
-        return before - after;
-    }
-
-    // Of each of several.
-    double gain_together(const Minibatch &donor) const {
-        const double given = cost(donor, donor.given);
-        const double floor = even(donor.cost);
-        double most = 0;
-        for (size_t count = 1; count < kTogether && donor.given + count < donor.kept; ++count) {
-            const double left = cost(donor, donor.given + count);
-            most = std::max(most, (given - std::max(left, floor)) / static_cast<double>(count));
-            if (left <= floor) {
-                break;
+    // Up to `together`, and to the last that takes longer than all on every rank.
+    Several best_of(size_t at, size_t from, size_t together) const {
+        const Minibatch &receiver = minibatches_[at];
+        const Minibatch &donor = minibatches_[from];
+        const auto begin = donor.samples.begin() + static_cast<std::ptrdiff_t>(donor.given);
+        const auto end = donor.samples.begin() + static_cast<std::ptrdiff_t>(donor.kept);
+        const auto long_end =
+            std::partition_point(begin, end, [&](uint32_t sample) { return costs_[sample] > even(donor.cost); });
+        const size_t limit =
+            std::min({together, static_cast<size_t>(long_end - begin), donor.left() - 1, receiver.left() - 1,
+                      moved_left_ / 2, displacement_left_ / 2 / distance(at, from)});
+        Several most;
+        // In larger steps once there are many.
+        for (size_t count = 1; count <= limit && is_costlier(donor, receiver, count);
+             count = count < limit ? std::min(count + 1 + count / 16, limit) : limit + 1) {
+            const double gain = gain_of(receiver, donor, count) / static_cast<double>(count);
+            if (gain > most.gain) {
+                most = {from, count, gain};
             }
         }
         return most;
     }
 
+    // Of so many, also the last for the last.
+    bool is_costlier(const Minibatch &donor, const Minibatch &receiver, size_t count) const {
+        return cost(donor, donor.given + count - 1) > cost(receiver, receiver.kept - count) * (1 + kNegligible);
+    }
+
+    double gain_of(const Minibatch &receiver, const Minibatch &donor, size_t count) const {
+        return receiver.time + donor.time - time_with(receiver, donor, count) - time_without(receiver, donor, count);
+    }
+
+    double time_without(const Minibatch &receiver, const Minibatch &donor, size_t count) const {
+        return std::max(even(donor.cost - difference(receiver, donor, count)), cost(donor, donor.given + count));
+    }
+
+    // Long samples that are more than the ranks are two on some rank, and so on.
+    double time_with(const Minibatch &receiver, const Minibatch &donor, size_t count) const {
+        const size_t taken = receiver.samples.size() - receiver.kept + count;
+        const double cheapest = std::min(receiver.cheapest_taken, cost(donor, donor.given + count - 1));
+        const auto is_more_than = [&](size_t number) {
+            return number < taken || (number - taken < receiver.kept - count &&
+                                      cost(receiver, number - taken) >= cheapest * (1 - kNegligible));
+        };
+        size_t on_a_rank = 1;
+        while (is_more_than(on_a_rank * ranks_)) {
+            ++on_a_rank;
+        }
+        return std::max({even(receiver.cost + difference(receiver, donor, count)), cost(receiver, 0),
+                         static_cast<double>(on_a_rank) * cheapest});
+    }
+
+    // The cost that goes to the receiver.
+    static double difference(const Minibatch &receiver, const Minibatch &donor, size_t count) {
+        return donor.sums[donor.given + count] - donor.sums[donor.given] -
+               (receiver.sums[receiver.kept] - receiver.sums[receiver.kept - count]);
+    }
+
+    static uint64_t distance(size_t x, size_t y) { return std::max(x, y) - std::min(x, y); }
+
     const std::vector<double> &costs_;
-    double ranks_;
-    MoveLimits limits_;
+    size_t ranks_;
+    uint64_t moved_left_ = 0;
+    uint64_t displacement_left_ = 0;
     double least_gain_ = 0;
     std::vector<Minibatch> minibatches_;
 };
 
-// In groups of `ahead` minibatches, each with its part of the limits.
-Window exchanged_in_groups(const Window &window, const std::vector<double> &costs, size_t ranks, MoveLimits limits,
-                           size_t ahead) {
-    const auto samples_of = [](const Window &some) {
-        return std::accumulate(some.begin(), some.end(), size_t{0},
-                               [](size_t sum, const Samples &one) { return sum + one.size(); });
-    };
-    const double all = static_cast<double>(samples_of(window));
-    Window out;
-    for (size_t begin = 0; begin < window.size(); begin += ahead) {
-        const size_t end = std::min(begin + ahead, window.size());
-        Window group(window.begin() + static_cast<std::ptrdiff_t>(begin),
-                     window.begin() + static_cast<std::ptrdiff_t>(end));
-        const double share = static_cast<double>(samples_of(group)) / all;
-        Exchange(group, costs, ranks,
-                 {static_cast<uint64_t>(static_cast<double>(limits.moved) * share),
-                  static_cast<uint64_t>(static_cast<double>(limits.displacement) * share)})
-            .run();
-        out.insert(out.end(), group.begin(), group.end());
-    }
-    return out;
-}
-
 }  // namespace
 
 double estimate(const Window &window, const std::vector<double> &costs, size_t ranks) {
-    double sum = 0;
-    for (const Samples &samples : window) {
-        double total = 0;
-        double longest = 0;
+    const Speeds equal(ranks, 1.0);
+    return std::accumulate(window.begin(), window.end(), 0.0, [&](double sum, const Samples &samples) {
+        std::vector<double> some;
         for (const uint32_t sample : samples) {
-            total += costs[sample];
-            longest = std::max(longest, costs[sample]);
+            some.push_back(costs[sample]);
         }
-        sum += std::max(total / static_cast<double>(ranks), longest);
-    }
-    return sum;
+        return sum + lower_bound(some, equal);
+    });
 }
 
 bool is_less(double time, double than) { return time < than * (1 - kNegligible); }
 
-Window exchanged(const Window &window, const std::vector<double> &costs, size_t ranks, MoveLimits limits) {
-    Window best = window;
-    double least = estimate(window, costs, ranks);
-    for (size_t ahead = 2; ahead <= window.size(); ++ahead) {
-        Window tried = exchanged_in_groups(window, costs, ranks, limits, ahead);
-        const double time = estimate(tried, costs, ranks);
-        if (is_less(time, least)) {
-            least = time;
-            best = std::move(tried);
+double least_time(const Window &window, const std::vector<double> &costs, size_t ranks) {
+    std::vector<double> of_window;
+    std::vector<size_t> counts;
+    for (const Samples &samples : window) {
+        counts.push_back(samples.size());
+        for (const uint32_t sample : samples) {
+            of_window.push_back(costs[sample]);
         }
     }
-    return best;
+    std::sort(of_window.begin(), of_window.end(), std::greater<>());
+    std::sort(counts.begin(), counts.end(), std::greater<>());
+    // The minibatches by the cost of their sample at this place, each costliest first: costlier than that of the m-th are at most
+    // all samples of those before and `place` of each other. They are most if the largest come first.
+    const auto sum_at = [&](size_t place) {
+        double sum = 0;
+        size_t before = 0;
+        for (size_t m = 0; m < counts.size(); ++m) {
+            const size_t costlier = before + place * (counts.size() - m);
+            sum += costlier < of_window.size() ? of_window[costlier] : 0;
+            before += counts[m];
+        }
+        return sum;
+    };
+    double bound = std::accumulate(of_window.begin(), of_window.end(), 0.0) / static_cast<double>(ranks);
+    // Of a minibatch's j * ranks + 1 costliest samples some rank has j + 1; the cheapest they can be are the last j + 1.
+    for (size_t j = 0; j <= kMostTogether && j * ranks < counts.front(); ++j) {
+        double sum = 0;
+        for (size_t place = j * ranks - j; place <= j * ranks; ++place) {
+            sum += sum_at(place);
+        }
+        bound = std::max(bound, sum);
+    }
+    return bound;
+}
+
+Window exchanged(const Window &window, const std::vector<double> &costs, size_t ranks, MoveLimits limits) {
+    Window given;
+    for (const Samples &one : window) {
+        given.push_back(costliest_first(one, costs));
+    }
+    // Of the first minibatches, from none to all: the least time, and the last group that gives it.
+    std::vector<double> least = {0};
+    std::vector<Window> last_group(1);
+    for (auto end = given.begin() + 1; end <= given.end(); ++end) {
+        least.push_back(INFINITY);
+        last_group.emplace_back();
+        for (auto begin = end; begin-- != given.begin();) {
+            Window group(begin, end);
+            Exchange(group, costs, ranks, limits).run();
+            const double time = least[static_cast<size_t>(begin - given.begin())] + estimate(group, costs, ranks);
+            if (is_less(time, least.back())) {
+                least.back() = time;
+                last_group.back() = std::move(group);
+            }
+        }
+    }
+    Window out(given.size());
+    for (size_t end = given.size(); end > 0; end -= last_group[end].size()) {
+        std::move(last_group[end].begin(), last_group[end].end(),
+                  out.begin() + static_cast<std::ptrdiff_t>(end - last_group[end].size()));
+    }
+    return out;
 }
 
 Window sorted(const Window &window, const std::vector<double> &costs) {

@@ -16,8 +16,8 @@ namespace odc {
 using Window = std::vector<Samples>;
 
 struct MoveLimits {
-    uint64_t moved;         // samples that may change their minibatch
-    uint64_t displacement;  // the sum of by how many minibatches they do
+    double moved;         // share of the samples that may change their minibatch
+    double displacement;  // by how many minibatches, mean over all samples
 };
 
 struct Moves {
@@ -30,8 +30,11 @@ double estimate(const Window &window, const std::vector<double> &costs, size_t r
 // By more than rounding.
 bool is_less(double time, double than);
 
-// Each minibatch keeps its number of samples. Tries to look 2, 3, ... minibatches ahead, up to the whole window, and returns what
-// has the least estimate, the given window if nothing has less.
+// No order of the window's samples, each minibatch with its number of them, takes less.
+double least_time(const Window &window, const std::vector<double> &costs, size_t ranks);
+
+// Each minibatch keeps its number of samples. Exchanges within groups of neighbouring minibatches, each within the limits; of all
+// divisions into groups that with the least estimate.
 Window exchanged(const Window &window, const std::vector<double> &costs, size_t ranks, MoveLimits limits);
 
 // All samples by cost, the costliest in the first minibatch.

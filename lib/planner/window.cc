@@ -138,11 +138,9 @@ double token_variation(const Window &window, const uint64_t *lengths) {
     return std::sqrt(squares / count) / mean;
 }
 
-MoveLimits limits_of(const odc_window_request &window, uint64_t samples) {
-    const double moved = window.most_moved == 0 ? kMoved : window.most_moved;
-    const double displacement = window.most_displacement == 0 ? kDisplacement : window.most_displacement;
-    return {static_cast<uint64_t>(moved * static_cast<double>(samples)),
-            static_cast<uint64_t>(displacement * static_cast<double>(samples))};
+MoveLimits limits_of(const odc_window_request &window) {
+    return {window.most_moved == 0 ? kMoved : window.most_moved,
+            window.most_displacement == 0 ? kDisplacement : window.most_displacement};
 }
 
 }  // namespace
@@ -158,9 +156,8 @@ odc_window_summary plan_window(const odc_window_request &window, const odc_plan_
     }
     const Window before = given_window(window, samples.count);
     const bool collective = samples.policy == ODC_LB_MICRO || samples.policy == ODC_SORTED_ROWS;
-    Window after = window.order == ODC_WINDOW_SORTED
-                       ? sorted(before, all.costs)
-                       : exchanged(before, all.costs, all.ranks, limits_of(window, samples.count));
+    Window after = window.order == ODC_WINDOW_SORTED ? sorted(before, all.costs)
+                                                     : exchanged(before, all.costs, all.ranks, limits_of(window));
     // Sorted microbatches are more alike, which is for collectives; else a window that gains nothing need not be planned.
     if (!collective && !is_less(estimate(after, all.costs, all.ranks), estimate(before, all.costs, all.ranks))) {
         after = before;
@@ -200,8 +197,8 @@ odc_window_summary plan_window(const odc_window_request &window, const odc_plan_
     out.makespan_before = sum_of(planned_before, &odc_plan_summary::makespan);
     out.collective_makespan = sum_of(made, &odc_plan_summary::collective_makespan);
     out.collective_makespan_before = sum_of(planned_before, &odc_plan_summary::collective_makespan);
-    out.lower_bound = std::accumulate(all.costs.begin(), all.costs.end(), 0.0) / static_cast<double>(all.ranks);
-    out.lower_bound = std::min(out.lower_bound, out.makespan);  // equal sums may differ by rounding
+    // Equal sums may differ by rounding.
+    out.lower_bound = std::min(least_time(before, all.costs, all.ranks), out.makespan);
     out.moved = static_cast<double>(moves.moved) / count;
     out.displacement = static_cast<double>(moves.displacement) / count;
     out.token_variation = token_variation(after, samples.lengths);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// odc_plan and odc_plan_window: long-tailed lengths, the costs of a 7B model, 8 samples a rank.
+// odc_plan and odc_plan_window: the costs of a 7B model, 8 samples a rank.
 #include <benchmark/benchmark.h>
 #include <odc/odc.h>
 
@@ -36,6 +36,26 @@ std::vector<uint64_t> even(size_t count) {
     std::vector<uint64_t> lengths(count);
     for (uint64_t &length : lengths) {
         length = 1 + random() % kMaxTokens;
+    }
+    return lengths;
+}
+
+// One sample in 60 is cut at the budget, so that lookahead moves them.
+std::vector<uint64_t> capped(size_t count) {
+    std::mt19937_64 random(1);
+    std::vector<uint64_t> lengths = lognormal(count, 8.0, 0.8);
+    for (uint64_t &length : lengths) {
+        length = random() % 60 == 0 ? kMaxTokens : length;
+    }
+    return lengths;
+}
+
+// One in 60 is long, no two alike.
+std::vector<uint64_t> few_long(size_t count) {
+    std::mt19937_64 random(1);
+    std::vector<uint64_t> lengths = lognormal(count, 8.0, 0.8);
+    for (uint64_t &length : lengths) {
+        length = random() % 60 == 0 ? kMaxTokens / 2 + random() % (kMaxTokens / 2) : std::min(length, kMaxTokens / 4);
     }
     return lengths;
 }
@@ -77,17 +97,21 @@ void plan_window(benchmark::State &state, odc_window_order order, const std::vec
     window.samples = &request;
     window.minibatches = 16;
     window.order = order;
+    odc_window_summary summary = {};
+    summary.struct_size = sizeof(summary);
     std::vector<int32_t> minibatch_of(lengths.size());
     std::vector<int32_t> rank_of(lengths.size());
     std::vector<int32_t> microbatch_of(lengths.size());
     for (auto _ : state) {
-        if (odc_plan_window(&window, minibatch_of.data(), rank_of.data(), microbatch_of.data(), nullptr) != ODC_OK) {
+        if (odc_plan_window(&window, minibatch_of.data(), rank_of.data(), microbatch_of.data(), &summary) != ODC_OK) {
             state.SkipWithError(odc_last_error());
             return;
         }
         benchmark::ClobberMemory();
     }
     state.SetItemsProcessed(static_cast<int64_t>(lengths.size()) * state.iterations());
+    state.counters["moved"] = summary.moved;
+    state.counters["speedup"] = summary.makespan_before / summary.makespan;
 }
 
 }  // namespace
@@ -102,7 +126,8 @@ void register_planner() {
     }
     for (const auto &[name, lengths] :
          {std::pair("long_tailed", long_tailed(kWindow)), std::pair("broad", lognormal(kWindow, 9.5, 1.0)),
-          std::pair("even", even(kWindow))}) {
+          std::pair("even", even(kWindow)), std::pair("capped", capped(kWindow)),
+          std::pair("few_long", few_long(kWindow))}) {
         const std::string size = "/512_ranks/" + std::string(name);
         benchmark::RegisterBenchmark(("plan_window/exchanged" + size).c_str(), plan_window, ODC_WINDOW_EXCHANGED,
                                      lengths)
