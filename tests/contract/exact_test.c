@@ -349,8 +349,8 @@ static void small_sums(odc_context *context, void *arg) {
         CHECK_OK(odc_minibatch_sync(context));
         float *sums = new_sums(t);
         for (int i = 0; i < COUNT && minibatch > 0; ++i) {
-            CHECK(fabs(sums[i] - 3 * (double)full[i]) <=
-                  ldexp(6, -30 - 24)); /* half a unit of the largest sum in f32 */
+            /* A unit of the largest sum in f32. */
+            CHECK(fabs(sums[i] - 3 * (double)full[i]) <= ldexp(6, -30 - 23));
         }
         free(sums);
     }

@@ -63,7 +63,7 @@ static void sums_are_added_beside_a_late_rank(void **state) {
     (void)state;
     needs_processes("each has a pace of its own");
     setenv("FAKE_CUDA_P2P", "lossy", 1);
-    for (int i = 0; i < 5; ++i) {
+    for (int i = 0; i < 2; ++i) { /* by chance the first may overlap */
         run_processes(2, late, NULL);
     }
     setenv("FAKE_CUDA_P2P", "all", 1);

@@ -9,7 +9,7 @@ enum {
     LEAST_EXPONENT = -98,
     MOST_EXPONENT = 127,
     HEADROOM = 6,
-    MOST_EXCESS = 16,
+    MOST_EXCESS = 20,
     EXPONENT_OF_HALF = 16,
     DEFAULT_EXPONENT = 10,
     SPECIAL_SALTS = 5, /* one of so many has elements that are too large; one, that are not finite */

@@ -97,7 +97,7 @@ tier_full() {
     binding packages done_later packages
     binding wheels done_later wheels
     binding emulated done_later emulated
-    check "the test command on a bare Debian" done_later bare_root
+    check "tests/run.sh system on a bare Debian" done_later bare_root
 }
 
 # Work that only needs cores runs behind the tests, which wait most of the time.

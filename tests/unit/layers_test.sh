@@ -29,7 +29,7 @@ includes_of() {
     local header
     sed -n 's/^ *# *include "\([^"]*\)".*/\1/p' "$1"
     for header in $(sed -n 's/^ *# *include <\([^>]*\)>.*/\1/p' "$1"); do
-        [ ! -e "lib/$header" ] || echo "$header"
+        [ ! -f "lib/$header" ] || echo "$header"
     done
 }
 module_of() {

@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,7 +61,7 @@ def test_the_same_bits_with_every_plan_on_any_ranks_and_after_a_kill(folder: Pat
 
     killed = run(folder, 3, reduce, reduce, "--kill", "3")
     assert killed.returncode != 0
-    assert "rank 2 was killed by signal 9" in killed.stderr if reduce == "f32" else "rank 2" in killed.stderr
+    assert re.search("rank 2 .*was killed by signal 9", killed.stderr)
     ended = run(folder, 2, reduce, reduce, "--resume")
     resumed = summary(folder, ended, reduce)
     assert f"5 minibatches on 2 ranks, resumed after 2, {reduce}" in ended.stdout

@@ -25,7 +25,7 @@ from dataset import load_dataset
 from gpus import check_own_gpus, choose_device
 from neighbour import check_cores
 from options import parse_options
-from scripts import Script
+from scripts import Script, end_all
 
 import libodc
 
@@ -70,7 +70,7 @@ def forked(tmp_path: Path, *arguments: str, own: Sequence[Sequence[str]] = ((), 
         Script([str(SCRIPT), *arguments, *own[rank]], os.environ | joining | {"ODC_RANK": str(rank)}, tmp_path)
         for rank in range(2)
     ]
-    return [one.end(120) for one in ranks]
+    return end_all(ranks, 120)
 
 
 @pytest.fixture
@@ -256,7 +256,7 @@ def test_a_rank_without_a_launcher_shows_its_progress_in_place(tmp_path: Path, c
     ],
 )
 def test_what_is_wrong_with_the_environment_is_told(environment: dict[str, str], text: str, tmp_path: Path) -> None:
-    status, _, err = Script([str(SCRIPT), "compute"], alone(**environment), tmp_path).end(120)
+    [(status, _, err)] = end_all([Script([str(SCRIPT), "compute"], alone(**environment), tmp_path)], 120)
     assert status == 2, err
     wanted = re.escape(text).replace(re.escape(" .* "), " .* ")
     assert re.search(f"^train.py: .*{wanted}", err, re.M) and "Traceback" not in err, err

@@ -22,12 +22,13 @@ class Copies:
     """Of tensors that stay where they are, always into the same places."""
 
     def __init__(self, into: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
-        """Of each pair as many elements."""
+        """Both tensors of a pair have equally many elements."""
         looped = []
         self._by_torch: dict[object, tuple[list[int], list[torch.Tensor]]] = {}
         for index, (to, value) in enumerate(zip(into, values, strict=True)):
             if to.dtype is value.dtype and is_small(to) and is_small(value):
-                looped.append((to, value))
+                if to.numel() > 0 and to.data_ptr() != value.data_ptr():
+                    looped.append((to, value))
                 continue
             # Foreach functions are quick with tensors of one kind.
             indices, places = self._by_torch.setdefault(kind_of(value, to), ([], []))
@@ -37,7 +38,7 @@ class Copies:
         self._bytes = array("Q", [to.nbytes for to, _ in looped])
 
     def run(self, value: Callable[[int], torch.Tensor]) -> None:
-        """`value`: by its index, at the same address."""
+        """`value(i)` is the tensor i of now, whose address has not changed."""
         copy_each(self._to, self._from, self._bytes)
         for indices, places in self._by_torch.values():
             torch._foreach_copy_(places, [value(index) for index in indices])
@@ -73,7 +74,7 @@ class Quotients:
         """None: some are not as the sums are."""
         kind = self._sums[0].dtype
         found = [
-            one.data_ptr() if one.dtype is kind and one.is_contiguous() and one.is_cpu and one.numel() == length else -1
+            one.data_ptr() if is_small(one) and one.dtype is kind and one.numel() == length else -1
             for one, length in zip(into, self._lengths, strict=True)
         ]
         return None if -1 in found else array("Q", found)

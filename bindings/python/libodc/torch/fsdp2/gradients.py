@@ -114,7 +114,7 @@ class JobGradients:
                 if took_part[index] and index not in again and parameter.grad is not None:
                     local_tensor(parameter.grad).div_(divisor or self._divisors[index])
             return
-        if self._filled is None or self._filled.told != (took_part, again):
+        if self._filled is None or self._filled.key != (took_part, again):
             self._filled = self._find_filled(took_part, again)
         for sums, own_divisor in self._in_place:  # also what nobody has added to, which is zero
             sums.divide(divisor or own_divisor)
@@ -187,7 +187,7 @@ class JobGradients:
 class _Filled:
     """What a sync writes, by indices of parameters; the next one does so, too, unless others take part."""
 
-    told: tuple[Sequence[bool], dict[int, int]]  # which took part, and of these come_again()
+    key: tuple[Sequence[bool], dict[int, int]]  # which took part, and of these come_again()
     views: list[tuple[int, torch.Tensor]]
     beside: list[tuple[list[int], Quotients, float]]  # those of one kind and divisor together
 

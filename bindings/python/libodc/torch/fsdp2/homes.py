@@ -145,8 +145,11 @@ class Homes:
 
     def note(self) -> None:
         """The parameters are published as they are now."""
-        self._fingerprint = None
-        if self._bits is not None and any(home.holds for home in self._homes.values()):
+        if self._bits is None or not any(home.holds for home in self._homes.values()):
+            self._fingerprint = None
+        elif self._fingerprint is not None and is_small(self._bits):
+            self._fingerprint.copy_(self._bits)  # in place: others know its address
+        else:
             self._fingerprint = fingerprint(self._bits)
             if not is_small(self._bits):
                 self._versions = self._count_edits()
@@ -158,8 +161,8 @@ class Homes:
         return self._fingerprint, self._bits
 
     def sources(self) -> list[int]:
-        """Ids of what FSDP2 gathers; empty: nothing of it can live in the slice. Of what lives there they are not used
-        again, since that is kept."""
+        """Ids of what FSDP2 gathers; empty: nothing of it can live in the slice. Those of tensors that live there stay
+        valid, because this keeps the tensors."""
         return [id(one) for one in self._fsdp.memories()] if self._homes else []
 
     def _count_edits(self) -> list[int]:

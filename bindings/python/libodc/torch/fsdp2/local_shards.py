@@ -90,8 +90,9 @@ class LocalShards:
         noted = [(group.homes, group.homes.noted_bits()) for group in self._copied]
         self._noting = [homes for homes, both in noted if both is None]
         small = [both for _, both in noted if both is not None]
+        self._kept = [kept for kept, _ in small]  # so that they stay where they are
         self._bits = [bits for _, bits in small]
-        self._notes = Copies([kept for kept, _ in small], self._bits)
+        self._notes = Copies(self._kept, self._bits)
 
     def _replace(self, parameters: list[Any]) -> None:
         for entry, parameter in zip(self._entries, parameters, strict=True):
