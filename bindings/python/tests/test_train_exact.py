@@ -61,7 +61,9 @@ def test_the_same_bits_with_every_plan_on_any_ranks_and_after_a_kill(folder: Pat
 
     killed = run(folder, 3, reduce, reduce, "--kill", "3")
     assert killed.returncode != 0
-    assert re.search("rank 2 .*was killed by signal 9", killed.stderr)
+    assert re.search(
+        "rank 2 was killed by signal 9" if reduce == "f32" else "PeerLostError: rank 2 .* died", killed.stderr
+    )
     ended = run(folder, 2, reduce, reduce, "--resume")
     resumed = summary(folder, ended, reduce)
     assert f"5 minibatches on 2 ranks, resumed after 2, {reduce}" in ended.stdout
