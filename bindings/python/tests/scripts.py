@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a script in forked processes, which have what this one has imported: importing torch takes seconds. Unlike a program's,
-their uncaught exceptions do not come to sys.excepthook, and atexit's functions do not run."""
+"""Runs a script in forked processes, which have what this one has imported: importing torch takes seconds. Unlike those
+of a program, their uncaught exceptions do not come to sys.excepthook, and functions of atexit do not run."""
 
 import logging
 import multiprocessing
