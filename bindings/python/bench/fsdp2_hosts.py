@@ -97,7 +97,7 @@ def main() -> None:
 
 def report(fast: dict[str, list[float]], slow: dict[str, list[tuple[float, int]]], size: int) -> None:
     print(f"{size} hosts; {MICROBATCHES} microbatches of {TOKENS} tokens a rank; seconds a minibatch, medians")
-    print(f"{'':26}{'fast link':>10}{RATE:>10}  MB into a host{'hidden':>20}{'of all work':>20}")
+    print(f"{'':26}{'fast link':>10}{RATE:>10}  MB into a host{'hidden':>24}{'of all work':>24}")
     compute = fast["compute alone"]
     for name, runs in slow.items():
         seconds, moved = (statistics.median(column) for column in zip(*runs, strict=True))
@@ -105,7 +105,7 @@ def report(fast: dict[str, list[float]], slow: dict[str, list[tuple[float, int]]
         if name != "compute alone":
             for without in (fast[name], compute):
                 shares = [hidden(one, other, moved) for (one, moved), other in zip(runs, without, strict=True)]
-                line += f"{f'{statistics.median(shares):.2f} ({min(shares):.2f} to {max(shares):.2f})':>20}"
+                line += f"{f'{statistics.median(shares):.2f} ({min(shares):.2f} to {max(shares):.2f})':>24}"
         print(line)
 
 
