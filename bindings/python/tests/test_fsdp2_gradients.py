@@ -293,7 +293,8 @@ def anywhere(rank: int, size: int, large: int, layout: Callable[[Tensor], Tensor
     elements from which on torch divides."""
     bulk._LARGE = large
     model, alike = Case().sharded(mesh_of(size)), Case().sharded(mesh_of(size))
-    with attach(model, adamw(model), timeout=LIMIT) as job, attach(alike, adamw(alike), timeout=LIMIT) as other:
+    copies: Any = {"timeout": LIMIT, "gradients": "copy"}
+    with attach(model, adamw(model), **copies) as job, attach(alike, adamw(alike), **copies) as other:
         for one in (model, alike):
             run_microbatches(Case(), one, 0, (1,) * size)
         with torch.no_grad():
