@@ -156,21 +156,13 @@ grep -qE "^verdict: not resolved: " "$scratch/out"
 ratios_follow_verdict "$scratch/out"
 
 # On a terminal one line of standard error shows the progress, and is removed at the end.
-python3 - "$odc" "$scratch/json" <<'PYTHON'
-import os, pty, subprocess, sys
+PYTHONPATH=$ODC_SOURCE_DIR/tests/harness python3 - "$odc" "$scratch/json" <<'PYTHON'
+import sys, terminal
 
-terminal, stderr = pty.openpty()
-with open(sys.argv[2], "w") as stdout:
-    command = [sys.argv[1], "bench", "gather", "--bytes", "64KiB", "--pairs", "6", "--sample-ms", "1", "--json"]
-    bench = subprocess.Popen(command, stdout=stdout, stderr=stderr)
-os.close(stderr)
-shown = b""
-try:
-    while text := os.read(terminal, 4096):
-        shown += text
-except OSError:  # the last writer has ended
-    pass
-good = bench.wait() == 0 and b"\n" not in shown and shown.endswith(b"\r\x1b[K")
+command = [sys.argv[1], "bench", "gather", "--bytes", "64KiB", "--pairs", "6", "--sample-ms", "1", "--json"]
+status, out, shown = terminal.run(command)
+open(sys.argv[2], "wb").write(out)
+good = status == 0 and b"\n" not in shown and shown.endswith(b"\r\x1b[K")
 if not good or not all(words in shown for words in (b"choosing the bare loop", b"pair 1 of 6")):
     sys.exit(f"on a terminal odc bench showed {shown}")
 PYTHON

@@ -68,25 +68,17 @@ others 100 --minibatches 4 --seconds 0.1 --scale 512
 holds 'assert j["pairs_repeated"] == 0, j["pairs_repeated"]'
 
 # While pairs are repeated there is time left.
-cat >"$work/terminal.py" <<'PYTHON'
-import os, pty, re, subprocess, sys
+cat >"$work/time_left.py" <<'PYTHON'
+import re, sys, terminal
 
-terminal, stderr = pty.openpty()
-replay = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE, stderr=stderr)
-os.close(stderr)
-shown = b""
-try:
-    while text := os.read(terminal, 4096):
-        shown += text
-except OSError:  # the last writer has ended
-    pass
-out = replay.communicate()[0]
-assert replay.returncode == 0, shown
+status, out, shown = terminal.run(sys.argv[1:])
+assert status == 0, shown
 shares = [int(share) for share in re.findall(rb"\] +(\d+) %[^\r]*repeats minibatch", shown)]
 assert not shares or max(shares) < 100, shares
 assert shares or b"pairs repeated" not in out, out
 PYTHON
-expect 0 env LD_PRELOAD="$ODC_BUILD_DIR/tests/cli/libmachine_load.so" ODC_TEST_OTHERS=100 python3 "$work/terminal.py" \
+expect 0 env LD_PRELOAD="$ODC_BUILD_DIR/tests/cli/libmachine_load.so" ODC_TEST_OTHERS=100 \
+    PYTHONPATH="$ODC_SOURCE_DIR/tests/harness" python3 "$work/time_left.py" \
     "$odc" replay --ranks 2 --minibatch 2 --minibatches 4 --seconds 4 --scale 65536
 
 [ "$failures" -eq 0 ]
