@@ -18,7 +18,7 @@ cd "$(dirname "$0")/.."
 compute=()
 emulated=()
 grpo=()
-updates=(--rollouts 8)
+updates=(--rollouts 5)
 usage() { sed -n '/^# usage:/,/^set/s/^# \{0,1\}//p' "$0"; }
 case $* in
 '' | grpo) ;;
@@ -39,7 +39,7 @@ lengths | 'lengths '*)
     compute=(--rounds 3)
     emulated=(--minibatches 3 --seconds 45)
     grpo=(--rollouts 10)
-    updates=(--rollouts 4)
+    updates=(--rollouts 3)
     ;;
 *)
     usage >&2
@@ -67,7 +67,7 @@ run() {
 }
 if [ "${1-}" = grpo ]; then
     start "$ranks" grpo bindings/python/examples/grpo/grpo.py "${grpo[@]}"
-    start 8 grpo-emulated bindings/python/examples/grpo/grpo.py --emulate 1.5 "${updates[@]}"
+    start 8 grpo-emulated bindings/python/examples/grpo/grpo.py --emulate 3 "${updates[@]}"
     printf '\nSee report/grpo/index.html and report/grpo-emulated/index.html; the numbers are in summary.json beside them.\n'
     exit
 fi

@@ -8,6 +8,7 @@ import random
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 import load
 import policy
 import sorting
+import ways
 from decoder import Decoder, Packed
 from devices import cost_of, device_of, speed_of
 from emulation import Overruns
@@ -30,7 +32,6 @@ from scripts import run_forked
 from settings import ARMS, parse_settings
 from stopwatch import Span
 from update import Update, sentence, update_of, update_table
-from ways import FsdpLearner
 
 import libodc
 from libodc._command import odc_command
@@ -67,7 +68,7 @@ def forked(folder: Path, ranks: int, *arguments: str) -> Ended:
 
 
 def assert_same_first_update(arms: dict[str, Any], name: str) -> None:
-    """Of an arm over collectives, which rounds otherwise, so that later a token may be drawn otherwise."""
+    """Of an arm that rounds otherwise, so that later a token may be drawn otherwise."""
     after = {one: arms[one]["divergences"][1] for one in (name, "odc-equal")}
     assert after[name] == pytest.approx(after["odc-equal"], rel=1e-4) and after[name] > 0
 
@@ -77,9 +78,9 @@ def test_the_arms_have_the_same_rewards_on_any_number_of_ranks(tmp_path: Path) -
     ended, summary = run(tmp_path, 2, *options)
     assert ended.returncode == 0, ended.stderr
     arms = summary["arms"]
-    assert tuple(arms) == tuple(name for name in ARMS if name not in ("collective-equal", "odc-ahead"))
+    assert tuple(arms) == tuple(name for name in ARMS if not name.startswith("collective") and name != "odc-ahead")
     assert "the same rewards and parameters, bit by bit, in odc-equal, odc-free, odc-claims" in ended.stdout
-    results = [one for name, one in arms.items() if name.startswith("odc")]
+    results = [arms[name] for name in ("odc-equal", "odc-free", "odc-claims")]
     for ranks in (1, 3):
         other_ended, other = run(tmp_path, ranks, *options, "--arms", "odc-free")
         assert other_ended.returncode == 0, other_ended.stderr
@@ -90,16 +91,18 @@ def test_the_arms_have_the_same_rewards_on_any_number_of_ranks(tmp_path: Path) -
 
     for name, arm in arms.items():
         assert arm["groups"] == 18 and 0 < arm["kept_groups"] <= 18
-        # Before the first step of a rollout the policy is the one that answered.
-        assert arm["most_ratio_off"] == 0
+        # Before the first step of a rollout the policy is the one that answered; several answers of a pass round
+        # otherwise than one.
+        assert arm["most_ratio_off"] <= (1e-5 if name.endswith("packed") else 0)
         assert all(value >= 0 for value in arm["divergences"]) and arm["divergences"][1] > 0
         trained = [sum(ranks) for ranks in zip(*arm["answers_by_rank"], strict=True)]
         assert sum(trained) == 4 * arm["kept_groups"]
-        assert name == "fsdp2-equal" or arm["passes_over_nothing"] == 0
+        assert name.startswith("fsdp2") or arm["passes_over_nothing"] == 0
         assert arm["parameters"] in ended.stdout
         assert arm["answers_waited_seconds"] > 0 and arm["parameters_waited_seconds"] >= 0
         assert arm["rollout_steps"] <= arm["rollout_steps_in_lock_step"]
-    assert_same_first_update(arms, "fsdp2-equal")
+    for other in ("fsdp2-equal", "fsdp2-packed", "odc-packed"):
+        assert_same_first_update(arms, other)
     for equal in ("fsdp2-equal", "odc-equal"):
         # LB-Micro's counts differ by one at most in each of a rollout's minibatches.
         assert all(abs(a - b) <= 3 for a, b in zip(*arms[equal]["answers_by_rank"], strict=True))
@@ -128,7 +131,14 @@ def test_updates_on_emulated_devices(tmp_path: Path) -> None:
     ended, summary = forked(tmp_path, 8, *options)
     assert ended.returncode == 0, ended.stderr
     arms = summary["arms"]
-    assert tuple(arms) == ("collective-equal", "odc-equal", "odc-free", "odc-ahead", "odc-claims")
+    assert tuple(arms) == (
+        "collective-packed",
+        "collective-equal",
+        "odc-equal",
+        "odc-free",
+        "odc-ahead",
+        "odc-claims",
+    )
     assert "the same rewards and parameters, bit by bit, in odc-equal, odc-free, odc-claims" in ended.stdout
     for name, arm in arms.items():
         update = arm["update"]
@@ -136,7 +146,8 @@ def test_updates_on_emulated_devices(tmp_path: Path) -> None:
         assert update["overruns"]["spans"] > 0
         assert re.search(rf"{name} {update['reached']:.1%}", summary["verdict"]), name
         assert re.search(rf"^{name} .* s .*%  +-$", ended.stdout, re.M), "one pair of turns has no gain"
-    assert_same_first_update(arms, "collective-equal")
+    for name in ("collective-packed", "collective-equal"):
+        assert_same_first_update(arms, name)
     assert "EMULATED DEVICES" in ended.stdout and (tmp_path / "report 8" / "updates.png").exists()
     ended, _ = forked(tmp_path, 1, "--emulate", "1", "--rollouts", "1")
     assert ended.returncode == 2 and "the first warms up, so two are the least" in ended.stderr
@@ -210,7 +221,10 @@ def test_noise_is_of_the_speed_in_a_minibatch() -> None:
     assert speed_of(other, 0, 0, 0) != drawn[0, 0, 0]
     assert speed_of(parse_settings(["--emulate", "2"], ""), 0, 0, 0) == 1
 
-    def update(noise: str) -> list[list[float]]:
+    def singly(microbatch: list[int]) -> list[list[int]]:
+        return [[one] for one in microbatch]
+
+    def update(noise: str, passes: Callable[[list[int]], list[list[int]]] = singly) -> list[list[float]]:
         """Of two minibatches of the sixth rollout, by rank 3: the seconds that a device of a manual clock takes."""
         clock = [0.0]
         settings = parse_settings(["--emulate", "2", "--noise", noise], "")
@@ -226,9 +240,10 @@ def test_noise_is_of_the_speed_in_a_minibatch() -> None:
 
         learner: Any = SimpleNamespace(settings=settings, device=device, rank=3)
         learner.computing = partial(Learner.computing, learner)
+        learner.passes = lambda minibatch: [one for microbatch in minibatch for one in passes(microbatch)]
         learner.totals_of = lambda groups: Totals()
-        learner.loss = lambda sample, totals: Loss()
-        learner.minibatches = lambda sampler: [[[0], [1]], [[1]]]
+        learner.loss = lambda samples, totals: Loss()
+        learner.minibatches = lambda sampler: [[[0, 1]], [[1]]]
         learner.end_minibatch = lambda *_: None
         data = {index: {"tokens": torch.zeros(tokens)} for index, tokens in enumerate((32, 8))}
         Learner.update(learner, 5, SimpleNamespace(token_divisor=1.0), data, [], record)  # type: ignore[arg-type]
@@ -236,13 +251,43 @@ def test_noise_is_of_the_speed_in_a_minibatch() -> None:
 
     for number, (noisy, plain) in enumerate(zip(update(f"{noise}"), update("0"), strict=True)):
         assert noisy == pytest.approx([one / drawn[5, number, 3] for one in plain])
-    assert [len(one) for one in update("0")] == [2, 1]
+    plain = update("0")
+    assert [len(one) for one in plain] == [2, 1]
+    # An attention does not reach over the answers of a pass, so it costs what they cost one by one.
+    assert update("0", lambda microbatch: [microbatch]) == [[pytest.approx(sum(plain[0]))], plain[1]]
 
 
 def test_collectives_run_the_longest_answers_first() -> None:
-    learner: Any = SimpleNamespace(_lengths=[5, 9, 7, 9], padding_of=lambda passes: 4 - passes)
-    assert list(FsdpLearner.minibatches(learner, [[[0, 1], [2]], [[3, 0]]])) == [[[1, 2, 0]], [[3, 0]]]
-    assert learner._padding == 2
+    for arm, wanted in (("fsdp2-equal", [[1], [2], [0]]), ("fsdp2-packed", [[0, 1], [2]])):
+        learner: Any = object.__new__(ways.ARMS[arm])
+        learner._lengths = [5, 9, 7, 9]
+        learner.padding_of = lambda passes: 4 - passes
+        assert learner.passes([[2], [], [0, 1]]) == wanted
+        assert learner._padding == 4 - len(wanted)
+
+
+def test_what_is_packed() -> None:
+    """As many answers as have the tokens of the longest of the rollout, in equally many passes on each rank."""
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    draw = random.Random(seed)
+    lengths = torch.tensor([draw.randint(6, 39) for _ in range(64)])
+    settings = parse_settings(["--emulate", "1", "--minibatch", "4", "--answers", "8"], "")
+    for arm in ("collective-packed", "odc-packed"):
+        ranks: list[list[list[list[int]]]] = []
+        for rank in range(4):
+            learner: Any = object.__new__(ways.ARMS[arm])
+            learner.settings, learner.rank, learner.size = settings, rank, 4
+            learner._lengths, learner.padding_of = lengths.tolist(), lambda passes: 0
+            sampler = learner.sampler(0, lengths, lengths // 2)
+            ranks.append([list(learner.passes(minibatch)) for minibatch in learner.minibatches(sampler)])
+        for minibatch in zip(*ranks, strict=True):
+            packs = [one for passes in minibatch for one in passes]
+            assert sum(map(len, packs)) == 32 and len(packs) < 32
+            assert all(sum(lengths[index] for index in one) <= lengths.max() for one in packs)
+            if arm == "collective-packed":
+                assert len({len(passes) for passes in minibatch}) == 1
+        assert sorted(i for rank in ranks for minibatch in rank for one in minibatch for i in one) == list(range(64))
 
 
 def test_rollouts_without_signal_end_in_no_hang(tmp_path: Path) -> None:
@@ -257,9 +302,14 @@ def test_rollouts_without_signal_end_in_no_hang(tmp_path: Path) -> None:
 
 
 def test_wrong_settings_are_told(tmp_path: Path) -> None:
-    ended, _ = forked(tmp_path, 3, "--prompts", "2")
-    assert ended.returncode != 0
-    assert "--prompts 2: equal counts need at least one for each of 3 ranks" in ended.stderr
+    (tmp_path / "report 3").write_text("")
+    for wrong, words in (
+        (["--prompts", "2"], "grpo.py: --prompts 2: equal counts need at least one for each of 3 ranks"),
+        ([], f"grpo.py: --report {tmp_path / 'report 3'} cannot be made: File exists"),
+    ):
+        ended, _ = forked(tmp_path, 3, *wrong)
+        assert ended.returncode != 0
+        assert [line for line in ended.stderr.splitlines() if "grpo.py" in line] == [words]
     for wrong, words in (
         (["--width", "33"], "multiple of 32"),
         (["--kl", "-1"], '"-1" is not a positive number'),
@@ -314,7 +364,7 @@ def test_the_loss_is_clipped_and_regularised() -> None:
     model = Decoder(sorting.VOCABULARY, 32, 1)
     prompt, answer = [4, 2], [2, 4, sorting.END]
     with torch.no_grad():
-        new = policy.log_probabilities(model, policy.packed_answer(prompt, answer)).tolist()
+        new = policy.log_probabilities(model, policy.packed_answers([(prompt, answer)])).tolist()
     for advantage in (-1.5, 0.7):
         old = [one + draw.uniform(-0.6, 0.6) for one in new]
         reference = [one + draw.uniform(-0.6, 0.6) for one in new]
@@ -332,14 +382,17 @@ def test_the_loss_is_clipped_and_regularised() -> None:
             "advantage": torch.tensor([advantage]),
         }
         learner: Any = SimpleNamespace(settings=settings, policy=model)
-        learner.packed = partial(Learner.packed, learner)
         totals = Totals()
-        assert Learner.loss(learner, sample, totals).item() == pytest.approx(wanted, rel=1e-4, abs=1e-5)
+        assert Learner.loss(learner, [sample], totals).item() == pytest.approx(wanted, rel=1e-4, abs=1e-5)
         assert totals.sums["divergence"].value == pytest.approx(wanted_divergence, rel=1e-4, abs=1e-5)
         assert totals.sums["tokens"].value == 3
         assert totals.most_off == pytest.approx(
             max(abs(math.exp(n - o) - 1) for n, o in zip(new, old, strict=True)), rel=1e-4
         )
+        other = sample | {"tokens": torch.tensor([7, sorting.SORT, 3]), "advantage": torch.tensor([-0.3])}
+        other |= {name: torch.tensor([value]) for name, value in (("old", -2.0), ("reference", -1.5))}
+        apart = sum(Learner.loss(learner, [one], Totals()).item() for one in (sample, other))
+        assert Learner.loss(learner, [sample, other], Totals()).item() == pytest.approx(apart, rel=1e-4, abs=1e-5)
 
 
 def test_a_difference_between_the_odc_arms_is_found() -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GRPO over ODC: a rollout, log-probabilities, the exchange of answers, and several minibatches of updates. No rank
-waits for another but for the sizes of its answers and in each minibatch's sync."""
+"""GRPO over ODC: a rollout, log-probabilities, the exchange of answers, and several minibatches of updates. A rank
+waits for the others only for the sizes of a rollout's answers, in each minibatch's sync, and where the reference
+becomes the policy."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from statistics import fmean, pstdev
 import policy
 import sorting
 import torch
-from decoder import Decoder, Packed
+from decoder import Decoder
 from devices import cost_of, device_of, planning, speed_of
 from emulation import pad
 from generate import answers
@@ -54,9 +55,9 @@ class Record:
     publishes and syncs of the policy; `parameters_waited`: as the rollout began, `answers_waited`: from its end on, for
     what other ranks have answered; `reference_waited`: for the reference, in all rollouts so far. `steps`: of each
     group of the rollout, one for each token of its longest answer. `padding`: passes over nothing, so that collectives
-    match. `computed`: by minibatch, the seconds of each answer on an emulated device, whose speed is in
-    `speeds`, and `compute_spans`, of which they are the sums. `most_off`: by how much the ratio of new to old
-    probabilities differed from 1 before the first step."""
+    match. `computed`: by minibatch, the seconds of each pass on an emulated device, whose speed is in `speeds`,
+    and `compute_spans`, of which they are the sums. `most_off`: by how much the ratio of new to old probabilities
+    differed from 1 before the first step."""
 
     reward: float = 0.0
     groups: int = 0
@@ -211,7 +212,7 @@ class Learner:
             for group in kept:
                 mean, deviation = fmean(group.rewards), pstdev(group.rewards)
                 for index, (answer, reward) in enumerate(zip(group.answers, group.rewards, strict=True)):
-                    packed = policy.packed_answer(group.prompt, answer)
+                    packed = policy.packed_answers([(group.prompt, answer)])
                     made[group.number * self.settings.answers + index] = {
                         "tokens": torch.tensor([*group.prompt, sorting.SORT, *answer]),
                         "old": policy.log_probabilities(self.policy, packed),
@@ -259,7 +260,7 @@ class Learner:
         return 1
 
     def budget(self, lengths: torch.Tensor) -> int:
-        """Tokens of a microbatch: an answer is a backward of its own, so that bits do not depend on the plan."""
+        """Tokens of a microbatch at most; `lengths`: of the rollout's answers."""
         return _UNBOUNDED
 
     def wanted(self, sampler: MinibatchSampler) -> list[list[int]]:
@@ -282,21 +283,22 @@ class Learner:
             count, speed = 0, speed_of(self.settings, rollout, number, self.rank)
             record.computed.append([])
             record.speeds.append(speed)
-            for index in (index for microbatch in minibatch for index in microbatch):
-                with self.computing(data[index], speed, record):
-                    self.loss(data[index], totals).backward()  # type: ignore[no-untyped-call]
-                count += 1
+            for numbers in self.passes(minibatch):
+                together = [data[index] for index in numbers]
+                with self.computing(together, speed, record):
+                    self.loss(together, totals).backward()  # type: ignore[no-untyped-call]
+                count += len(together)
             record.trained += count
             self.end_minibatch(1.0 if sampler is None else sampler.token_divisor, count, totals, record)
             if number == 0:
                 record.most_off = totals.most_off
 
     @contextmanager
-    def computing(self, sample: Sample, speed: float, record: Record) -> Iterator[None]:
-        """The update by one answer, on the emulated device if there is one."""
+    def computing(self, samples: Sequence[Sample], speed: float, record: Record) -> Iterator[None]:
+        """The update by one pass, on the emulated device if there is one."""
         device, begin = self.device, time.monotonic()
         begun, computed = len(device.spans), device.computed
-        device.start_microbatch(cost_of(len(sample["tokens"])) / speed)
+        device.start_microbatch(sum(cost_of(len(sample["tokens"])) for sample in samples) / speed)
         yield
         device.start_microbatch(0)
         record.computed[-1].append(device.computed - computed)
@@ -306,6 +308,14 @@ class Learner:
 
     def minibatches(self, sampler: MinibatchSampler) -> Iterable[Iterable[list[int]]]:
         return sampler
+
+    def passes(self, minibatch: Iterable[list[int]]) -> Iterable[list[int]]:
+        """The answers of each forward and backward."""
+        return (one for microbatch in minibatch for one in self.split(microbatch))
+
+    def split(self, microbatch: list[int]) -> list[list[int]]:
+        """An answer is a pass of its own, so that bits do not depend on the plan."""
+        return [[index] for index in microbatch]
 
     def totals_of(self, groups: Sequence[Group]) -> Totals:
         totals = Totals()
@@ -317,24 +327,21 @@ class Learner:
             totals.sums["kept"].add(len(set(group.rewards)) > 1)
         return totals
 
-    def loss(self, sample: Sample, totals: Totals) -> torch.Tensor:
-        """Summed over the answer's tokens: all ranks' tokens divide it after the minibatch."""
-        settings, old = self.settings, sample["old"]
-        new = policy.log_probabilities(self.policy, self.packed(sample))
+    def loss(self, samples: Sequence[Sample], totals: Totals) -> torch.Tensor:
+        """Summed over the tokens of the pass's answers: all ranks' tokens divide it after the minibatch."""
+        settings = self.settings
+        old, reference = (torch.cat([sample[name] for sample in samples]) for name in ("old", "reference"))
+        advantage = torch.cat([sample["advantage"].expand(len(sample["old"])) for sample in samples])
+        new = policy.log_probabilities(self.policy, policy.packed_answers(map(_answered, samples)))
         ratio = (new - old).exp()
         clipped = ratio.clamp(1 - settings.clip, 1 + settings.clip)
-        gain = torch.minimum(ratio * sample["advantage"], clipped * sample["advantage"])
-        apart = sample["reference"] - new
+        gain = torch.minimum(ratio * advantage, clipped * advantage)
+        apart = reference - new
         divergence = apart.exp() - apart - 1
         totals.sums["divergence"].add(divergence.detach().sum())
         totals.sums["tokens"].add(len(old))
         totals.most_off = max(totals.most_off, float((ratio.detach() - 1).abs().max()))
         return (settings.kl * divergence - gain).sum()
-
-    def packed(self, sample: Sample) -> Packed:
-        tokens = sample["tokens"].tolist()
-        at = tokens.index(sorting.SORT)
-        return policy.packed_answer(tokens[:at], tokens[at + 1 :])
 
     def end_minibatch(self, divisor: float, count: int, totals: Totals, record: Record) -> None:
         with record.waiting():
@@ -358,6 +365,13 @@ class Learner:
     def refresh(self) -> None:
         """The reference becomes the policy."""
         self.reading.refresh_from(self.job)
+
+
+def _answered(sample: Sample) -> tuple[list[int], list[int]]:
+    """The prompt and the answer."""
+    tokens: list[int] = sample["tokens"].tolist()
+    at = tokens.index(sorting.SORT)
+    return tokens[:at], tokens[at + 1 :]
 
 
 def waited_of(context: libodc.Context) -> float:

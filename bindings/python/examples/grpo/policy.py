@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 import sorting
@@ -41,14 +41,13 @@ def copy_parameters(source: Decoder, target: Decoder) -> None:
             cast(DTensor, mine).to_local().copy_(cast(DTensor, other).to_local())
 
 
-def packed_answer(prompt: Sequence[int], answer: Sequence[int]) -> Packed:
-    tokens = torch.tensor([*prompt, sorting.SORT, *answer])
-    learnt = torch.arange(len(tokens)) > len(prompt)
-    return pack([Sample(len(tokens), tokens, learnt)], sorting.START)
+def packed_answers(answered: Iterable[tuple[Sequence[int], Sequence[int]]]) -> Packed:
+    """`answered`: prompts, each with its answer."""
+    return pack([_sample(prompt, answer) for prompt, answer in answered], sorting.START)
 
 
 def log_probabilities(model: Decoder, packed: Packed) -> torch.Tensor:
-    """Of each token of one answer."""
+    """Of each token of the answers, one after the other."""
     learnt = packed.targets[0] != IGNORED
     by_token: torch.Tensor = model(packed)[0][learnt].log_softmax(-1)
     return by_token.gather(1, packed.targets[0][learnt][:, None])[:, 0]
@@ -64,7 +63,7 @@ def warmed_up(settings: Settings, mesh: DeviceMesh, tell: Callable[[int, float],
             packs = [[sorting.draw_prompt(source) for _ in range(_PACKED)] for _ in range(_PACKS)]
             tokens, loss = 0, 0.0
             for prompts in packs[mesh.get_rank() :: mesh.size()]:
-                packed = pack([_solved(prompt) for prompt in prompts], sorting.START)
+                packed = packed_answers((prompt, sorting.solution(prompt)) for prompt in prompts)
                 one = loss_sum(model, packed)
                 one.backward()  # type: ignore[no-untyped-call]
                 tokens, loss = tokens + packed.learnt, loss + one.item()
@@ -76,8 +75,8 @@ def warmed_up(settings: Settings, mesh: DeviceMesh, tell: Callable[[int, float],
     return model
 
 
-def _solved(prompt: Sequence[int]) -> Sample:
-    tokens = torch.tensor([*prompt, sorting.SORT, *sorting.solution(prompt)])
+def _sample(prompt: Sequence[int], answer: Sequence[int]) -> Sample:
+    tokens = torch.tensor([*prompt, sorting.SORT, *answer])
     return Sample(len(tokens), tokens, torch.arange(len(tokens)) > len(prompt))
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 import time
 from typing import Any
 
 import policy
-import torch
+from corpus import InputError
 from experiment import ExperimentError
 from group import process_group
-from job import join
+from job import make_report, on_all
 from learner import Record
 from load import MachineLoad
 from progress import LiveLine
@@ -26,37 +25,18 @@ from ways import ARMS
 import libodc
 
 
-class SettingsError(ValueError):
-    """The settings do not fit the number of ranks."""
-
-
-def run(settings: Settings) -> int:
-    """The exit status."""
-    torch.set_num_threads(1)  # one rank per core
-    try:
-        context = join()
-    except libodc.Error as error:
-        print(f"grpo.py: {error}", file=sys.stderr)
-        return 2
-    rank = context.rank
-    try:
-        with context:  # exceptions reach the other ranks, too
-            _check(settings, context.size)
-            if rank == 0:
-                settings.report.mkdir(parents=True, exist_ok=True)
-            with process_group(context) as mesh:
-                _compare(settings, context, mesh)
-    except (SettingsError, ExperimentError, OSError) as error:
-        if rank == 0:
-            print(f"grpo.py: {error}", file=sys.stderr)
-        return 1 if isinstance(error, ExperimentError) else 2
-    return 0
+def run(settings: Settings, context: libodc.Context) -> None:
+    """Collective. Raises InputError, ExperimentError."""
+    on_all(context, lambda: _check(settings, context.size))
+    on_all(context, lambda: make_report(settings.report, context))
+    with process_group(context) as mesh:
+        _compare(settings, context, mesh)
 
 
 def _check(settings: Settings, ranks: int) -> None:
     for name, least in (("prompts", settings.prompts), ("answers", settings.answers)):
         if least < ranks:
-            raise SettingsError(f"--{name} {least}: equal counts need at least one for each of {ranks} ranks")
+            raise InputError(f"--{name} {least}: equal counts need at least one for each of {ranks} ranks")
 
 
 def _compare(settings: Settings, context: libodc.Context, mesh: DeviceMesh) -> None:

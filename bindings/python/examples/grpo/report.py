@@ -99,8 +99,9 @@ class Outcome:
 
 
 def _alike(outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
-    """The ODC arms whose minibatches have the same answers."""
-    return {name: one for name, one in outcomes.items() if name.startswith("odc") and name != "odc-ahead"}
+    """The ODC arms whose minibatches have the same answers, each in a pass of its own."""
+    others = ("odc-packed", "odc-ahead")
+    return {name: one for name, one in outcomes.items() if name.startswith("odc") and name not in others}
 
 
 def difference(outcomes: Mapping[str, Outcome]) -> str | None:
@@ -215,9 +216,10 @@ def _notes(outcomes: Mapping[str, Outcome]) -> list[str]:
 
 
 def _same_rewards(outcomes: Mapping[str, Outcome]) -> list[str]:
-    if "fsdp2-equal" not in outcomes or len(outcomes) < 2:
+    ours = _alike(outcomes)
+    if "fsdp2-equal" not in outcomes or not ours:
         return []
-    plain, other = outcomes["fsdp2-equal"], next(one for name, one in outcomes.items() if name.startswith("odc"))
+    plain, other = outcomes["fsdp2-equal"], next(iter(ours.values()))
     same = [a == b for a, b in zip(plain.rewards, other.rewards, strict=True)]
     count = same.index(False) if False in same else len(same)
     return [

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from options import positive  # of the training example
 
-ARMS = ("fsdp2-equal", "collective-equal", "odc-equal", "odc-free", "odc-ahead", "odc-claims")
-_REAL = ("fsdp2-equal", "odc-equal", "odc-free", "odc-claims")
-_EMULATED = ("collective-equal", "odc-equal", "odc-free", "odc-ahead", "odc-claims")
+_ODC = ("odc-equal", "odc-free", "odc-packed", "odc-ahead", "odc-claims")
+ARMS = ("fsdp2-equal", "fsdp2-packed", "collective-packed", "collective-equal", *_ODC)
+_REAL = ("fsdp2-equal", "fsdp2-packed", "odc-equal", "odc-free", "odc-packed", "odc-claims")
+_EMULATED = ("collective-packed", "collective-equal", "odc-equal", "odc-free", "odc-ahead", "odc-claims")
 
 
 @dataclass(frozen=True)

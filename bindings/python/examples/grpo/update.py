@@ -17,7 +17,8 @@ BAR = 0.95  # the share of its ideal that ODC with free counts must reach
 NOTES = (
     "update: seconds of all rollouts but the first, which warms up; ideal: the same schedule and plan if nothing but",
     "its compute, as measured in this run, took time: of ODC in each minibatch the slowest rank's, of collectives the",
-    "sum of each pass's slowest; reached: ideal / update; speedup: of compute done in a second, at equal speeds",
+    "sum of each pass's slowest; reached: ideal / update; speedup: of compute done in a second, at equal speeds, over",
+    "the first arm",
 )
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compared arms beside GRPO over ODC with free counts: equal counts, lookahead, claims, and collectives."""
+"""The compared arms beside GRPO over ODC with free counts: equal counts, lookahead, claims, collectives, and several
+answers a pass."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import policy
 import sorting
 import torch
 from collective import CollectiveJob
+from devices import cost_of
 from learner import FIELDS, Learner, Record, Sample, Totals, waited_of
 from schedule import divide_gradients, fsdp_modules
 from torch import distributed
@@ -55,7 +57,7 @@ class ClaimingLearner(Learner):
         return made
 
     def budget(self, lengths: torch.Tensor) -> int:
-        return int(lengths.max())  # of a microbatch, which is what a rank claims
+        return int(lengths.max())  # what a rank claims is a microbatch
 
     def wanted(self, sampler: MinibatchSampler) -> list[list[int]]:
         return [list(range(sampler.samples))] * self.size
@@ -71,7 +73,7 @@ class FsdpLearner(EqualLearner):
     in_step = True
 
     def _attach(self) -> None:
-        self._nothing = policy.packed_answer([0, 0], sorting.solution([0, 0]))
+        self._nothing = policy.packed_answers([([0, 0], sorting.solution([0, 0]))])
         self._padding = 0  # passes over nothing in this minibatch
         self._lengths: list[int] = []  # of the answers, with their prompts
         self._met = 0.0
@@ -125,11 +127,10 @@ class FsdpLearner(EqualLearner):
         self._lengths = sizes["tokens"].tolist()
         return self.sampler(number, sizes["tokens"], sizes["old"]), dict(enumerate(together.values()))
 
-    def minibatches(self, sampler: MinibatchSampler) -> Iterator[list[list[int]]]:
-        for minibatch in sampler:
-            mine = [index for microbatch in minibatch for index in microbatch]
-            self._padding = self.padding_of(len(mine))
-            yield [sorted(mine, key=lambda index: -self._lengths[index])]
+    def passes(self, minibatch: Iterable[list[int]]) -> list[list[int]]:
+        mine = list(super().passes(minibatch))
+        self._padding = self.padding_of(len(mine))
+        return sorted(mine, key=lambda numbers: -sum(cost_of(self._lengths[index]) for index in numbers))
 
     def end_minibatch(self, divisor: float, count: int, totals: Totals, record: Record) -> None:
         with record.span(NOTHING):
@@ -168,11 +169,33 @@ class CollectiveLearner(FsdpLearner):
             job.close()
 
 
+class Packing(Learner):
+    """A microbatch is one pass over all of its answers, as many as have no more tokens together than the longest of the
+    rollout: the least that memory must hold. Of collectives each pass is a wait, so they gain most."""
+
+    def budget(self, lengths: torch.Tensor) -> int:
+        return int(lengths.max())
+
+    def split(self, microbatch: list[int]) -> list[list[int]]:
+        return [microbatch] if microbatch else []
+
+
+class PackedFsdpLearner(Packing, FsdpLearner):
+    pass
+
+
+class PackedCollectiveLearner(Packing, CollectiveLearner):
+    pass
+
+
 ARMS: dict[str, type[Learner]] = {
     "fsdp2-equal": FsdpLearner,
+    "fsdp2-packed": PackedFsdpLearner,
+    "collective-packed": PackedCollectiveLearner,
     "collective-equal": CollectiveLearner,
     "odc-equal": EqualLearner,
     "odc-free": Learner,
+    "odc-packed": Packing,
     "odc-ahead": AheadLearner,
     "odc-claims": ClaimingLearner,
 }

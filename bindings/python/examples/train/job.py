@@ -1,27 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank's run of train.py: its data, its process group, its experiment."""
+"""What the examples' ranks have in common: how they join, and how they end where something was wrong."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
-import compute
-import emulated
-import exact
-import order
 import torch
 from corpus import InputError
-from dataset import Dataset, load_dataset
 from experiment import ExperimentError
-from gpus import check_own_gpus, choose_device
-from group import process_group
-from neighbour import check_cores
-from options import Options
 from schedule import WAIT_SECONDS
-from session import Session
 
 import libodc
 
@@ -34,7 +25,7 @@ class _ToldElsewhere(Exception):
     """An InputError that another rank tells."""
 
 
-def _on_all(context: libodc.Context, step: Callable[[], _T]) -> _T:
+def on_all(context: libodc.Context, step: Callable[[], _T]) -> _T:
     """Collective. Where `step` raises an InputError on some ranks, the first of them raises it, and the others
     _ToldElsewhere: no rank waits for one that has ended, and the reason is told once."""
     rank, size = context.rank, context.size
@@ -48,39 +39,13 @@ def _on_all(context: libodc.Context, step: Callable[[], _T]) -> _T:
     raise found if found and -first == rank else _ToldElsewhere
 
 
-def _prepare(options: Options, context: libodc.Context) -> tuple[torch.device, Dataset]:
-    device = choose_device(options, context)
-    check_cores(options.slow, context.size)
-    return device, load_dataset(options, options.ranks or context.size)
-
-
-def _check_equal(context: libodc.Context, dataset: Dataset) -> None:
-    """Collective."""
-    mine = float(dataset.fingerprint())
-    highest, lowest = context.all_reduce([mine, -mine], libodc.Reduction.MAX)
-    if (highest, -lowest) != (mine, mine):
-        raise InputError(f"rank {context.rank} has read other samples than another rank; all must read the same")
-
-
-def _make_report(options: Options, context: libodc.Context) -> None:
+def make_report(report: Path, context: libodc.Context) -> None:
+    """On rank 0."""
     if context.rank == 0:
         try:
-            options.report.mkdir(parents=True, exist_ok=True)
+            report.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"--report {options.report} cannot be made: {error.strerror}") from None
-
-
-def train(options: Options, context: libodc.Context) -> None:
-    device, dataset = _on_all(context, lambda: _prepare(options, context))
-    _on_all(context, lambda: _check_equal(context, dataset))
-    _on_all(context, lambda: _make_report(options, context))
-    backend = "gloo" if options.compare is None else f"cpu:gloo,cuda:{options.compare}"
-    with process_group(context, device.type, backend) as mesh:
-        if options.compare is not None:
-            _on_all(context, lambda: check_own_gpus(device))
-        session = Session(options, dataset, context, mesh)
-        experiment = {"compute": compute, "emulated": emulated, "order": order, "exact": exact}[options.experiment]
-        experiment.run(session)
+            raise InputError(f"--report {report} cannot be made: {error.strerror}") from None
 
 
 def join() -> libodc.Context:
@@ -97,26 +62,26 @@ def join() -> libodc.Context:
     return libodc.init(timeout=WAIT_SECONDS)
 
 
-def run(options: Options) -> int:
-    """The exit status."""
+def run(program: str, train: Callable[[libodc.Context], None]) -> int:
+    """This rank's job; the exit status. `program`: in front of what is wrong."""
     torch.set_num_threads(1)  # one rank per core
     try:
         context = join()
     except libodc.Error as error:
-        print(f"train.py: {error}", file=sys.stderr)
+        print(f"{program}: {error}", file=sys.stderr)
         return 2
     rank = context.rank
     try:
         with context:  # exceptions reach the other ranks, too
             try:
-                train(options, context)
+                train(context)
             except InputError as error:  # of all ranks
-                print(f"train.py: {error}", file=sys.stderr)
+                print(f"{program}: {error}", file=sys.stderr)
                 return 2
             except _ToldElsewhere:
                 return 2
     except ExperimentError as error:
         if rank == 0:
-            print(f"train.py: {error}", file=sys.stderr)
+            print(f"{program}: {error}", file=sys.stderr)
         return 1
     return 0

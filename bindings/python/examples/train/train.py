@@ -50,9 +50,10 @@ def main() -> None:
     options = parse_options(sys.argv[1:], __doc__ or "")
     if find_spec("matplotlib") is None:  # before the run, not after it
         sys.exit("train.py: the report's pictures need Matplotlib: pip install matplotlib" if speaks() else 1)
-    import job  # imports torch, which takes seconds: not for --help
+    import job
+    import training  # imports torch, which takes seconds: not for --help
 
-    leave(job.run(options))
+    leave(job.run("train.py", lambda context: training.train(options, context)))
 
 
 if __name__ == "__main__":
