@@ -56,7 +56,7 @@ for what in "$@"; do
     checks) install numpy==2.2.6 pytest==8.4.2 mypy==1.18.2 ruff==0.14.5 ;;
     torch) install_torch ;;
     pictures) install matplotlib==3.10.7 ;;
-    disassembler) install nvidia-cuda-nvdisasm==13.5.37 ;;
+    disassembler) install nvidia-cuda-nvdisasm==13.5.37 nvidia-cuda-nvcc-cu12==12.1.105 ;; # and the assembler of the cubins
     nvml) install nvidia-nvml-dev==13.0.87 ;;
     scipy) install numpy==2.2.6 scipy==1.15.3 ;;
     libraries) # TRL brings 280 MB, most of it pyarrow and pandas

@@ -41,7 +41,7 @@ static void kernels(odc_context *context, void *arg) {
     CHECK_OK(register_named(context, "plain", 0, &shard));
     CHECK_EQUAL(register_named(context, "no room", ODC_SUM_EXACT, &shard), ODC_ERROR_NO_MEMORY);
     CHECK_SENTENCE(odc_last_error(), "\"no room\"", "the kernels of exact sums", "cuModuleLoadData on cuda:0");
-    gpu_fail("cuModuleLoadData", 1, INVALID_PTX);
+    gpu_fail("cuModuleLoadData", 0, INVALID_PTX);
     CHECK_EQUAL(register_named(context, "old driver", ODC_SUM_EXACT, &shard), ODC_ERROR_UNSUPPORTED);
     CHECK_SENTENCE(odc_last_error(), "\"old driver\"", "cuda:0 cannot make exact sums", "does not load");
     gpu_fail("cuModuleLoadData", 2, INVALID_PTX); /* one load is enough for all shards */
@@ -57,6 +57,34 @@ static void the_kernels_are_loaded_when_the_first_such_shard_is_registered(void 
     setenv("FAKE_CUDA_FAIL", text, 1);
     run_ranks(1, kernels, NULL);
     unsetenv("FAKE_CUDA_FAIL");
+}
+
+static void uses_both(int rank, int size, const char *job, void *arg) {
+    odc_context *context = join(rank, size, job);
+    (void)arg;
+    use_once(context, (tensor[]){make_tensor(context, "plain", 1000, ODC_F32, ODC_F32)}, 1, 1);
+    use(context, "exact");
+    odc_destroy(context);
+}
+
+/* The library has machine code for GPUs of 8.x and 9.x, and PTX for later ones. */
+static void machine_code_is_loaded_or_ptx_compiled(void **state) {
+    static const struct {
+        const char *capability, *setting;
+    } cases[] = {{"80", "CUDA_DISABLE_PTX_JIT"},
+                 {"89", "CUDA_DISABLE_PTX_JIT"},
+                 {"90", "CUDA_DISABLE_PTX_JIT"},
+                 {"90", "CUDA_FORCE_PTX_JIT"},
+                 {"100", "CUDA_FORCE_PTX_JIT"}};
+    (void)state;
+    needs_processes("the driver reads its settings once a process");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+        setenv("FAKE_CUDA_CAPABILITY", cases[i].capability, 1);
+        setenv(cases[i].setting, "1", 1);
+        run_processes(1, uses_both, NULL);
+        unsetenv(cases[i].setting);
+    }
+    unsetenv("FAKE_CUDA_CAPABILITY");
 }
 
 static void floats_only(odc_context *context, void *arg) {
@@ -96,6 +124,7 @@ int main(void) {
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_kernels_are_loaded_when_the_first_such_shard_is_registered),
+        cmocka_unit_test(machine_code_is_loaded_or_ptx_compiled),
         cmocka_unit_test(atomics_on_integers_are_asked_of_gpus_that_need_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

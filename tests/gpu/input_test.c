@@ -111,9 +111,9 @@ static void a_driver_that_cannot_compile_the_kernels_is_refused(void **state) {
     static const struct {
         const char *fail, *text[2];
     } cases[] = {
-        {"cuModuleLoadData:1:221", {"does not load the kernels", "libnvidia-ptxjitcompiler.so.1"}},
-        {"cuModuleLoadData:1:222", {"does not load the kernels", "CUDA 12.1 or later"}},
-        {"cuModuleLoadData:1:223", {"does not load the kernels", "unset CUDA_DISABLE_PTX_JIT"}},
+        {"cuModuleLoadData:0:221", {"does not load the kernels", "libnvidia-ptxjitcompiler.so.1"}},
+        {"cuModuleLoadData:0:222", {"does not load the kernels", "CUDA 12.1 or later"}},
+        {"cuModuleLoadData:0:223", {"does not load the kernels", "unset CUDA_DISABLE_PTX_JIT"}},
     };
     (void)state;
     needs_fake_cuda("a driver's calls cannot be made to fail at will");

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The PTX of the GPU kernels, of the library and of odc bench, matches their source, compiles without a warning or a spill for
-# each generation of GPUs, and uses the expected instructions. Needs nvcc, and nvdisasm or cuobjdump to check machine code.
+# each generation of GPUs, and uses the expected instructions; the library's machine code is made from it. Needs nvcc, and nvdisasm or cuobjdump to check machine code.
 set -u
 : "${ODC_SOURCE_DIR:?the folder of the sources}"
 . "$ODC_SOURCE_DIR/tests/harness/shell_checks.sh"
@@ -32,6 +32,19 @@ compare() {
 }
 compare "$kernels" add_sm80.ptx add_sm90.ptx exact_sm80.ptx
 compare "$plain" plain_add.ptx
+
+# The machine code is what the PTX here makes.
+assembler=$(echo "$ODC_SOURCE_DIR"/build/python/lib/python3*/site-packages/nvidia/cuda_nvcc/bin/ptxas)
+(cd "$kernels" && sha256sum --check --quiet cubins.sha256) || fail "the cubins are of other PTX: run $kernels/make_cubin.sh"
+if [ -e "$assembler" ]; then
+    chmod +x "$assembler" # pip leaves it without
+    PTXAS=$assembler expect 0 bash "$kernels/make_cubin.sh" "$work"
+    for file in add_sm80 add_sm90 exact_sm80 exact_sm90; do
+        cmp "$work/$file.cubin" "$kernels/$file.cubin" || fail "$file.cubin is not what $kernels/make_cubin.sh makes"
+    done
+else
+    notes="$notes; the cubins not compared with what ptxas of CUDA 12.1 makes, which was not found"
+fi
 
 for source in "$kernels/add.cu" "$kernels/exact.cu" "$plain/plain_add.cu"; do
     for generation in 80 90 100; do
@@ -80,9 +93,9 @@ other=$(grep -E '^[[:space:]]*(@%p[0-9]+ )?(red|atom|st)\b' "$kernels/exact_sm80
 ! grep -E '\.ftz|\.approx|fma\.' "$kernels/exact_sm80.ptx" || fail "exact_sm80.ptx rounds otherwise than the host"
 
 if command -v nvdisasm >/dev/null; then
-    expect 0 nvdisasm -c "$work/add_sm90.90.cubin"
+    expect 0 nvdisasm -c "$kernels/add_sm90.cubin"
 elif command -v cuobjdump >/dev/null; then
-    expect 0 cuobjdump -sass "$work/add_sm90.90.cubin"
+    expect 0 cuobjdump -sass "$kernels/add_sm90.cubin"
 else
     out=
     notes="$notes; neither nvdisasm nor cuobjdump was found, so the PTX only was looked at"

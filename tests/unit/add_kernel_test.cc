@@ -3,6 +3,7 @@
 // exact in every type and order, and with the CPU's own kernels.
 #include "transport/cuda/kernels/add.h"
 
+#include <elf.h>
 #include <odc/odc.h>
 #include <sys/mman.h>
 
@@ -382,9 +383,23 @@ void kernels_are_run_by_their_names(void **) {
     assert_false(run_kernel("odc_add_f8", 1, 32, parameters));
 }
 
+void each_gpu_gets_the_machine_code_that_it_takes(void **) {
+    for (const int major : {8, 9, 10, 12}) {
+        for (const void *cubin : {odc::add_kernel_images(major).cubin, odc::exact_kernel_images(major).cubin}) {
+            assert_true((cubin == nullptr) == (major > 9));
+            if (cubin != nullptr) {
+                Elf64_Ehdr header;
+                std::memcpy(&header, cubin, sizeof header);
+                assert_memory_equal(header.e_ident, ELFMAG, SELFMAG);
+                assert_int_equal(header.e_flags & 0xff, 10 * major);
+            }
+        }
+    }
+}
+
 void each_gpu_gets_the_ptx_that_it_takes(void **) {
     for (const int major : {8, 9, 10, 12}) {
-        const char *ptx = odc::add_kernel_ptx(major);
+        const char *ptx = odc::add_kernel_images(major).ptx;
         assert_non_null(std::strstr(ptx, major == 8 ? ".target sm_80" : ".target sm_90"));
         for (const char *kernel : {"odc_add_f32(", "odc_add_f64(", "odc_add_bf16(", "odc_add_f16("}) {
             assert_non_null(std::strstr(ptx, kernel));
@@ -405,6 +420,7 @@ int main() {
         cmocka_unit_test(elements_beyond_2_to_the_32_are_added),
         cmocka_unit_test(every_half_value_is_widened_as_on_the_cpu),
         cmocka_unit_test(kernels_are_run_by_their_names),
+        cmocka_unit_test(each_gpu_gets_the_machine_code_that_it_takes),
         cmocka_unit_test(each_gpu_gets_the_ptx_that_it_takes),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -241,7 +241,7 @@ void f32_in_place_is_that_of_host_memory(void **) {
 }
 
 void all_kernels_are_in_the_ptx(void **) {
-    const char *ptx = odc::exact_kernel_ptx();
+    const char *ptx = odc::exact_kernel_images(9).ptx;
     for (const char *kernel : {"odc_exact_add_f32(", "odc_exact_add_bf16(", "odc_exact_add_f16(", "odc_exact_add_sums(",
                                "odc_exact_to_f32("}) {
         assert_non_null(std::strstr(ptx, kernel));

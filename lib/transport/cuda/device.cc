@@ -310,8 +310,20 @@ cuda::Function CudaDevice::kernel(cuda::Module module, const std::string &name) 
     return function;
 }
 
+// A driver does not take machine code that it is told to compile anew (CUDA_FORCE_PTX_JIT), nor that of other GPUs.
+Result CudaDevice::load(const KernelImages &images, cuda::Module *module) const {
+    if (images.cubin != nullptr) {
+        const Result result = driver().cuModuleLoadData(module, images.cubin);
+        check_not_failed(name_, result);
+        if (result == Result::Success || result == Result::OutOfMemory) {
+            return result;
+        }
+    }
+    return driver().cuModuleLoadData(module, images.ptx);
+}
+
 void CudaDevice::load_kernels(int compute_major) {
-    const Result result = driver().cuModuleLoadData(&kernels_, add_kernel_ptx(compute_major));
+    const Result result = load(add_kernel_images(compute_major), &kernels_);
     if (const std::string cure = cure_of_loading(result); !cure.empty()) {
         fail(ODC_ERROR_UNSUPPORTED, "{} cannot be used: its driver does not load the kernels of additions ({}){}",
              name_, cuda::result_text(result), cure);
@@ -335,7 +347,8 @@ void CudaDevice::load_exact_kernels() {
         return;
     }
     if (exact_module_ == nullptr) {
-        const Result result = driver().cuModuleLoadData(&exact_module_, exact_kernel_ptx());
+        const Result result =
+            load(exact_kernel_images(attribute(cuda::DeviceAttribute::ComputeCapabilityMajor)), &exact_module_);
         check_not_failed(name_, result);
         if (result != Result::Success && result != Result::OutOfMemory) {
             fail(ODC_ERROR_UNSUPPORTED, "{} cannot make exact sums: its driver does not load their kernels ({}){}",

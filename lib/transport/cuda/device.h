@@ -16,6 +16,8 @@
 
 namespace odc {
 
+struct KernelImages;
+
 class CudaDevice {
 public:
     // `name`: "cuda:1" is the second GPU that this process sees. Loads the kernels of plain sums now, because loading may wait until
@@ -112,6 +114,7 @@ public:
 private:
     int attribute(cuda::DeviceAttribute which) const;
     std::string why_unsupported() const;
+    cuda::Result load(const KernelImages &images, cuda::Module *module) const;
     void load_kernels(int compute_major);
     cuda::Function kernel(cuda::Module module, const std::string &name) const;
     void close();

@@ -68,13 +68,12 @@ Result put(char *to, int bytes, const std::string &text) {
 }
 
 int attribute_value(DeviceAttribute attribute) {
-    static const auto capability = static_cast<int>(number_setting("FAKE_CUDA_CAPABILITY", 90));
     static const std::string adapters = text_setting("FAKE_CUDA_ADAPTERS", "flush");
     switch (attribute) {
         case DeviceAttribute::MaxThreadsPerBlock: return 1024;
         case DeviceAttribute::MultiprocessorCount: return 132;
-        case DeviceAttribute::ComputeCapabilityMajor: return capability / 10;
-        case DeviceAttribute::ComputeCapabilityMinor: return capability % 10;
+        case DeviceAttribute::ComputeCapabilityMajor: return compute_capability() / 10;
+        case DeviceAttribute::ComputeCapabilityMinor: return compute_capability() % 10;
         case DeviceAttribute::CanMapHostMemory:
         case DeviceAttribute::UnifiedAddressing:
         case DeviceAttribute::HostRegisterSupported:
@@ -118,6 +117,11 @@ bool can_access(Device from, Device to) { return from == to || p2p() != P2P::Non
 uint64_t device_memory() {
     static const uint64_t bytes = number_setting("FAKE_CUDA_MEMORY", uint64_t{1} << 30);
     return bytes;
+}
+
+int compute_capability() {
+    static const auto one = static_cast<int>(number_setting("FAKE_CUDA_CAPABILITY", 90));
+    return one;
 }
 
 int interface_version() {

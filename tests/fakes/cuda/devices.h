@@ -24,5 +24,6 @@ uint64_t device_memory();
 enum class Wire { Good, Lossy, Blind };
 Wire wire();
 int interface_version();
+int compute_capability();  // 90: 9.0
 
 }  // namespace fake_cuda

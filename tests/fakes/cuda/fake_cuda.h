@@ -9,6 +9,7 @@
  *   FAKE_CUDA_DEVICES=N      GPUs of the machine, 1 unless given, at most 16
  *   CUDA_VISIBLE_DEVICES     numbers of those that the process sees, in its order: "1,0"
  *   FAKE_CUDA_CAPABILITY=80  compute capability; 90 unless given
+ *   CUDA_FORCE_PTX_JIT=1     loads PTX only, not machine code; CUDA_DISABLE_PTX_JIT=1: the other way round
  *   FAKE_CUDA_VERSION=12080  of the interface; 13000 unless given; newer functions are not found
  *   FAKE_CUDA_MEMORY=BYTES   of each device, for each process: what others use does not count; 1 GiB unless given
  *   FAKE_CUDA_P2P=WHAT       all (unless given), none, no-atomics (which sums are not lost for), those of floats only (floats), or

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Modules: the names of a PTX text's kernels.
+// Modules: the names of the kernels of a PTX text, or of machine code (a cubin).
 #pragma once
 
 #include <atomic>

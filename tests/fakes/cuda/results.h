@@ -9,7 +9,9 @@ namespace fake_cuda {
 using namespace odc::cuda;
 
 // Results that libodc does not distinguish.
+constexpr Result kNoBinaryForGpu{209};
 constexpr Result kInvalidPtx{218};
+constexpr Result kJitDisabled{223};
 constexpr Result kContained{226};
 constexpr Result kMisalignedAddress{716};
 constexpr Result kHostMemoryNotRegistered{713};

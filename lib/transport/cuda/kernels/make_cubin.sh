@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Assembles the PTX of this folder to machine code, NAME_smNN.cubin, in FOLDER: `make_cubin.sh lib/transport/cuda/kernels`, and lists
+# there what it was made from. Needs ptxas of CUDA 12.1 (or PTXAS=...): the oldest driver that libodc takes loads what it makes.
+set -eu
+[ $# -eq 1 ] && [ -d "$1" ] || { echo "usage: $0 FOLDER" >&2; exit 2; }
+ptxas=${PTXAS-ptxas}
+wanted=12.1
+release=$("$ptxas" --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
+[ "$release" = $wanted ] || { echo "$0: $ptxas is of CUDA $release; ptxas of $wanted is needed" >&2; exit 2; }
+folder=$(cd "$1" && pwd)
+cd "$(dirname "$0")"
+
+# make NAME PTX ARCHITECTURE
+make() { "$ptxas" -O3 --warning-as-error -arch="sm_$3" "$2.ptx" -o "$folder/$1_sm$3.cubin"; }
+make add add_sm80 80
+make add add_sm90 90
+make exact exact_sm80 80
+make exact exact_sm80 90
+sha256sum add_sm80.ptx add_sm90.ptx exact_sm80.ptx >"$folder/cubins.sha256"
