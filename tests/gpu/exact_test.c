@@ -41,9 +41,10 @@ static void kernels(odc_context *context, void *arg) {
     CHECK_OK(register_named(context, "plain", 0, &shard));
     CHECK_EQUAL(register_named(context, "no room", ODC_SUM_EXACT, &shard), ODC_ERROR_NO_MEMORY);
     CHECK_SENTENCE(odc_last_error(), "\"no room\"", "the kernels of exact sums", "cuModuleLoadData on cuda:0");
-    gpu_fail("cuModuleLoadData", 0, INVALID_PTX);
+    gpu_fail("cuModuleLoadData", 0, INVALID_PTX); /* neither machine code nor PTX */
     CHECK_EQUAL(register_named(context, "old driver", ODC_SUM_EXACT, &shard), ODC_ERROR_UNSUPPORTED);
     CHECK_SENTENCE(odc_last_error(), "\"old driver\"", "cuda:0 cannot make exact sums", "does not load");
+    gpu_fail_no_more();
     gpu_fail("cuModuleLoadData", 2, INVALID_PTX); /* one load is enough for all shards */
     use(context, "layer");
     use(context, "another");
