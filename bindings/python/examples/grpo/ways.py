@@ -174,7 +174,9 @@ class Packing(Learner):
     rollout: the least that memory must hold. Of collectives each pass is a wait, so they gain most."""
 
     def budget(self, lengths: torch.Tensor) -> int:
-        return int(lengths.max())
+        # Where the ranks do not divide a group's answers, equally many passes need room for one answer more.
+        answers = 1 if self.settings.answers % self.size == 0 else 2
+        return answers * int(lengths.max())
 
     def split(self, microbatch: list[int]) -> list[list[int]]:
         return [microbatch] if microbatch else []
