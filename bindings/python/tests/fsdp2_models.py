@@ -367,6 +367,11 @@ def edited(rank: int, size: int) -> None:
         job.publish()
 
 
+def transposed(one: Tensor) -> Tensor:
+    """The same values in another order in memory."""
+    return one.t().contiguous().t()
+
+
 def assert_equal_steps(mine: Sequence[Step], expected: Sequence[Step], tolerance: float = 1e-12) -> None:
     assert len(mine) == len(expected)
     for minibatch, (a, b) in enumerate(zip(mine, expected, strict=True)):

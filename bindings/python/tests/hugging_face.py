@@ -15,8 +15,6 @@ from logged import warnings_logged
 from migrating import block, patched
 from torch_ranks import dist, torch  # skips where there is no torch
 
-from libodc.torch import fsdp2
-
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
@@ -115,7 +113,7 @@ def new_process(way: str) -> Iterator[None]:
 
 def mixin(split: Any = None) -> Any:
     """The page's class; with `split`, as changed for uneven counts."""
-    names: dict[str, Any] = {"fsdp2": fsdp2, "split": split, "torch": torch}
+    names: dict[str, Any] = {"split": split}
     code = block("Trainer and TRL", "python")
     exec(code if split is None else patched(block("Trainer and TRL", "diff", 1), code), names)
     return names["OverOdc"]

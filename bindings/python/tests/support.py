@@ -79,8 +79,9 @@ TRAINED: dict[str, list[str]] = {
             "test_thirty_steps",
         )
     ],
-    "microbatch counts that differ: `Trainer`, SFT and GRPO (there none, too), verl's actor update; equal to one "
-    "process": [
+    "microbatch counts that differ: Accelerate's loop, `Trainer`, SFT and GRPO (there none, too), verl's actor update; "
+    "equal to one process": [
+        "test_fsdp2_accelerate.py::test_what_the_page_says",
         "test_fsdp2_trainers.py::test_uneven_counts",
         "test_fsdp2_verl.py::test_the_actor_update",
     ],
@@ -88,7 +89,9 @@ TRAINED: dict[str, list[str]] = {
         "test_fsdp2_trainers.py::test_models_sharded_as_they_are_loaded"
     ],
     "torchtitan 0.3's `Trainer` with a small Llama, changed as MIGRATING.md says, its chunked loss and its LoRA; equal "
-    "to plain FSDP2 but for rounding": ["test_fsdp2_torchtitan.py::test_the_trainer"],
+    "to plain FSDP2, or with unequal counts to one process, but for rounding": [
+        "test_fsdp2_torchtitan.py::test_the_trainer"
+    ],
     "verl 0.9's FSDP engine, subclassed as MIGRATING.md says: an actor's update with dynamic batches, also of LoRA": [
         "test_fsdp2_verl.py::test_the_actor_update"
     ],

@@ -59,7 +59,7 @@ def run_page(model: Any, accelerator: Any, code: str, loader: Any = None) -> lis
 
 
 def printed_accelerator() -> Any:
-    names = {name: getattr(accelerate, name) for name in ("Accelerator", "FullyShardedDataParallelPlugin")}
+    names: dict[str, Any] = {}
     exec(block("Accelerate", "python"), names)
     return names["accelerator"]
 
@@ -214,46 +214,47 @@ def load_batches(rank: int, size: int, folder: Path) -> None:
 
 
 def count_unevenly(rank: int, size: int, folder: Path) -> None:
-    """The plain loop on a model of the plugin, and a loader that yields this rank's share."""
+    """The page's loop for unequal counts, as one process."""
     be_launched(rank, size)
-    minibatches = [[1, 3], [2, 0]]  # microbatches of each rank, of one sample
-    rows = iter(samples(6))
+    minibatches = [[1, 3], [2, 0]] * 5  # microbatches of each rank, of one sample
+    rows = iter(samples(30))
     shares = [[[padded([next(rows)]) for _ in range(count)] for count in counts] for counts in minibatches]
 
     def loss_sum(model: Any, batch: Any) -> tuple[Any, int]:
         tokens = batch["labels"].numel() - 1
         return model(**batch).loss * tokens, tokens
 
+    losses: list[float] = []
+    expected: list[float] = []
     with new_process("plugin"), no_warnings():
-        accelerator = accelerator_with()
         model = load(folder / "qwen2")
-        model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-        with fsdp2.attach(model, optimizer) as job:
-            for share in shares:
-                total = 0
-                for batch in share[rank]:
-                    loss, tokens = loss_sum(model, batch)
-                    accelerator.backward(loss)
-                    total += tokens
-                job.sync_gradients(weight=total)
-                accelerator.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
-                optimizer.zero_grad()
-        over_odc = full_parameters(model)
+        names = {
+            "accelerator": accelerator_with(),
+            "fsdp2": fsdp2,
+            "loader": [share[rank] for share in shares],
+            "log": losses.append,
+            "loss_sum": loss_sum,
+            "model": model,
+            "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        }
+        exec(block("Accelerate", "python", 2), names)
+        over_odc = full_parameters(names["model"])
 
     alone = load(folder / "qwen2")
     optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
     for share in shares:
-        total = 0
+        total, tokens = 0.0, 0
         for batch in (one for of_rank in share for one in of_rank):
-            loss, tokens = loss_sum(alone, batch)
+            loss, new = loss_sum(alone, batch)
             loss.backward()
-            total += tokens
+            total, tokens = total + loss.item(), tokens + new
+        expected.append(total / tokens)
         for parameter in alone.parameters():
-            parameter.grad.div_(total)
+            parameter.grad.div_(tokens)
         torch.nn.utils.clip_grad_norm_(alone.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
+    assert losses == pytest.approx(expected, rel=1e-6)
     for name, parameter in full_parameters(alone).items():
         torch.testing.assert_close(over_odc[name], parameter, rtol=1e-5, atol=1e-6, msg=name)
 

@@ -26,6 +26,7 @@ from fsdp2_models import (
     shard_blocks,
     square_loss,
     sum_exactly,
+    transposed,
     whole_gradients,
 )
 from torch import nn
@@ -281,11 +282,6 @@ def wide(rank: int, size: int) -> None:
 
 def test_large_and_small_gradients() -> None:
     run_torch_ranks(2, wide)
-
-
-def transposed(one: Tensor) -> Tensor:
-    """The same values in another order in memory."""
-    return one.t().contiguous().t()
 
 
 def anywhere(rank: int, size: int, large: int, layout: Callable[[Tensor], Tensor]) -> None:

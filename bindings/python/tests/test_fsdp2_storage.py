@@ -29,6 +29,7 @@ from fsdp2_models import (
     run_microbatches,
     sample,
     total,
+    transposed,
     whole_gradients,
     whole_parameters,
 )
@@ -173,11 +174,6 @@ def replaced(rank: int, size: int) -> None:
                 for name, parameter in model.named_parameters():
                     assert torch.equal(parameter, expected[name])
             train(job, model, optimizer)
-
-
-def transposed(one: Tensor) -> Tensor:
-    """The same values in another order in memory."""
-    return one.t().contiguous().t()
 
 
 def test_replaced_memory_is_published() -> None:

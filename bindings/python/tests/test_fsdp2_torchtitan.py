@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torchtitan's Trainer, changed as in MIGRATING.md, trains a small Llama for 30 steps like torchtitan's own over plain
-FSDP2. It is made for GPUs, so its device is replaced by the CPU, and FlexAttention, which has no backward on it, by
-torch's attention."""
+"""torchtitan's Trainer, changed as in MIGRATING.md, trains a small Llama for 30 steps like torchtitan's own: at equal
+counts over plain FSDP2 on as many ranks, else in one process. It is made for GPUs, so its device is replaced by the
+CPU, and FlexAttention, which has no backward on it, by torch's attention."""
 
 from __future__ import annotations
 
@@ -40,8 +40,10 @@ from torchtitan.models.common import ComplexRoPE  # noqa: E402
 from torchtitan.models.common.attention import ScaledDotProductAttention  # noqa: E402
 
 WORDS, WIDTH, HEADS, LENGTH, ROWS = 64, 32, 4, 16, 2
-EVEN = [(2, 2)] * 30  # microbatches of each rank in each step
-UNEVEN = [(3, 1), (1, 3), (4, 0)] * 10
+Counts = list[tuple[int, ...]]  # microbatches of each rank in each step
+EVEN: Counts = [(2, 2)] * 30
+UNEVEN: Counts = [(3, 1), (1, 3), (4, 0)] * 10
+ALONE: Counts = [(4,)] * 30
 # Relative to the losses, and to the largest parameter of a tensor. The ranks' gradients are summed in another order, in
 # f32, whose epsilon is 1.2e-7.
 LOSSES, PARAMETERS = 1e-6, 1e-5
@@ -71,7 +73,7 @@ class Batches(BaseDataLoader):
 
     @dataclass(kw_only=True, slots=True)
     class Config(BaseDataLoader.Config):
-        counts: list[tuple[int, int]]
+        counts: Counts
 
     def __init__(self, config: Config, *, dp_rank: int, **_: Any) -> None:
         self.counts, self.rank = config.counts, dp_rank
@@ -137,24 +139,41 @@ def changed_trainer(*diffs: str) -> Iterator[ModuleType]:
         yield module
 
 
+def whole(model: Any) -> dict[str, Any]:
+    return {name: one.detach().full_tensor().clone() for name, one in model.named_parameters()}
+
+
 @dataclass
 class Trained:
     numbers: list[tuple[float, ...]]  # of each step: mean loss, largest loss of a rank, norm of the gradient
-    parameters: dict[str, Any]
+    began: dict[str, Any]  # the parameters
+    ended: dict[str, Any]
     trainable: list[str]
 
 
 @dataclass(frozen=True)
 class Case:
-    counts: list[tuple[int, int]]
-    diffs: int = 1  # the first of the page's
     loss: Any = field(default_factory=loss.CrossEntropyLoss.Config)
     converters: tuple[Any, ...] = ()
 
 
+ADAPTERS = LoRAConverter.Config(rank=4, target_modules=["wqkv", "wo", "w1"])
+UNEVEN_CASES = {
+    "chunked loss": Case(loss.ChunkedLossWrapper.Config(num_chunks=4)),
+    "LoRA": Case(converters=(ADAPTERS,)),
+}
+
+
 def train(
-    rank: int, module: ModuleType, case: Case, counts: list[tuple[int, int]], folder: Path, **options: Any
+    rank: int,
+    module: ModuleType,
+    case: Case,
+    counts: Counts,
+    folder: Path,
+    begin_with: dict[str, Any] | None = None,
+    **options: Any,
 ) -> Trained:
+    """`begin_with`: parameters instead of torchtitan's own, which on other numbers of ranks are drawn otherwise."""
     config = module.Trainer.Config(
         model_spec=model(case.converters),
         loss=case.loss,
@@ -180,8 +199,14 @@ def train(
     with mock.patch.object(metrics, "build_device_memory_monitor", NoMemory):
         made = module.Trainer(config)
     made.metrics_processor.log = lambda step, *found, **_: numbers.append(found)
+    (model_part,) = made.model_parts
+    if begin_with is not None:
+        with torch.no_grad():
+            for name, one in model_part.named_parameters():
+                one.to_local().copy_(begin_with[name])
+    began = whole(model_part)
     if module is trainer:  # plain FSDP2 scales by 1.0 as it sums, which gloo cannot; sums alone are the same
-        for part in made.model_parts[0].modules():
+        for part in model_part.modules():
             if isinstance(part, FSDPModule):
                 part.set_force_sum_reduction_for_comms(True)
     step = made.train_step
@@ -195,52 +220,60 @@ def train(
         made.train()
     made.close()
     assert len(numbers) == len(counts)
-    parameters = dict(made.model_parts[0].named_parameters())
-    return Trained(
-        numbers,
-        {name: one.detach().full_tensor() for name, one in parameters.items()},
-        [name for name, one in parameters.items() if one.requires_grad],
-    )
+    trainable = [name for name, one in model_part.named_parameters() if one.requires_grad]
+    return Trained(numbers, began, whole(model_part), trainable)
 
 
 def assert_same(one: Trained, other: Trained, *, ranks_alike: bool) -> None:
     for mine, theirs in zip(one.numbers, other.numbers, strict=True):
         which = (0, 1, 2) if ranks_alike else (0, 2)  # else the largest loss is that of other microbatches
         assert [mine[i] for i in which] == pytest.approx([theirs[i] for i in which], rel=LOSSES)
-    for name, expected in other.parameters.items():
-        error = (one.parameters[name] - expected).abs().max() / expected.abs().max()
+    for name, expected in other.ended.items():
+        error = (one.ended[name] - expected).abs().max() / expected.abs().max()
         print(f"{name}: {error:.1e}")
         assert error <= PARAMETERS, name
 
 
-def compare(rank: int, size: int, folder: Path) -> None:
+def train_over_odc(rank: int, case: Case, counts: Counts, folder: Path, diffs: int) -> Trained:
+    """`diffs`: so many of the page's, from the first."""
+    changes = [block("torchtitan", "diff", index) for index in range(diffs)]
+    with changed_trainer(*changes) as module, warnings_logged() as warnings:
+        trained = train(rank, module, case, counts, folder)
+    assert not warnings  # of collectives in a minibatch, for one
+    return trained
+
+
+def train_on_two(rank: int, size: int, folder: Path) -> None:
     os.environ["LOCAL_RANK"] = str(rank)
-    adapters = LoRAConverter.Config(rank=4, target_modules=["wqkv", "wo", "w1"])
-    cases = {
-        "equal counts": Case(EVEN),
-        "chunked loss": Case(UNEVEN, diffs=2, loss=loss.ChunkedLossWrapper.Config(num_chunks=4)),
-        "LoRA": Case(UNEVEN, diffs=2, converters=(adapters,)),
-    }
-    for name, case in cases.items():
+    plain = train(rank, trainer, Case(), EVEN, folder)
+    assert_same(train_over_odc(rank, Case(), EVEN, folder, diffs=1), plain, ranks_alike=True)
+    for name, case in UNEVEN_CASES.items():
+        print(name)  # shown where the next line fails
+        trained = train_over_odc(rank, case, UNEVEN, folder, diffs=2)
+        if rank == 0:
+            torch.save(trained, folder / name)
+
+
+def train_alone(rank: int, size: int, folder: Path) -> None:
+    os.environ["LOCAL_RANK"] = str(rank)
+    for name, case in UNEVEN_CASES.items():
         print(name)  # shown where the next lines fail
-        plain = train(rank, trainer, case, EVEN, folder)
-        diffs = [block("torchtitan", "diff", index) for index in range(case.diffs)]
-        with changed_trainer(*diffs) as module, warnings_logged() as warnings:
-            trained = train(rank, module, case, case.counts, folder)
-        assert not warnings  # of collectives in a minibatch, for one
-        assert_same(trained, plain, ranks_alike=case.counts is EVEN)
+        trained: Trained = torch.load(folder / name, weights_only=False)
+        alone = train(rank, trainer, case, ALONE, folder, trained.began)
+        assert_same(trained, alone, ranks_alike=False)
         assert not case.converters or all("lora_" in one for one in trained.trainable)
 
 
 def test_the_trainer(tmp_path: Path) -> None:
-    run_torch_ranks(2, compare, tmp_path, seconds=LIMIT)
+    run_torch_ranks(2, train_on_two, tmp_path, seconds=LIMIT)
+    run_torch_ranks(1, train_alone, tmp_path, seconds=LIMIT)
 
 
 def refuse(rank: int, size: int, folder: Path) -> None:
     os.environ["LOCAL_RANK"] = str(rank)
     with changed_trainer(block("torchtitan", "diff")) as module:
         with pytest.raises(libodc.UnsupportedError, match="HSDP"):
-            train(rank, module, Case(EVEN), EVEN, folder, data_parallel_replicate_degree=2)
+            train(rank, module, Case(), EVEN, folder, data_parallel_replicate_degree=2)
 
 
 def test_replicas_are_refused(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from hugging_face import (
     transformers,
 )
 from logged import warnings_logged
+from migrating import block
 from torch_ranks import dist, run_torch_ranks, torch
 
 import libodc
@@ -275,19 +276,31 @@ def grpo_of_scripted_answers(options: Options) -> tuple[type, Options]:
     return kind, made | {"rollout_func": scripted, "reward_funcs": no_signal_in_a_third}
 
 
+def split_as_printed(inputs: Options, tokens: int) -> list[Options]:
+    names: Options = {}
+    exec(block("Trainer and TRL", "python", 1).replace("4096", str(tokens)), names)
+    parts: list[Options] = names["split"](inputs)
+    return parts
+
+
+def split_answers(inputs: Options, most: int) -> list[Options]:
+    """Without those that have no signal."""
+    rows = inputs["advantages"].nonzero().flatten()
+    parts = rows.split(most) if len(rows) else ()
+    return [{name: one[part] if one.dim() else one for name, one in inputs.items()} for part in parts]
+
+
 class Split:
-    """All rows at once on rank 0, one at a time on rank 1; without answers that have no signal."""
+    """All rows at once on rank 0, one at a time on rank 1."""
 
     def __init__(self) -> None:
         self.counts: list[int] = []
 
     def __call__(self, inputs: Options) -> list[Options]:
-        rows = torch.arange(len(next(iter(inputs.values()))))
-        if "advantages" in inputs:
-            rows = inputs["advantages"].nonzero().flatten()
-        parts = [part for part in rows.split(len(rows) or 1 if dist.get_rank() == 0 else 1) if len(part)]
+        split = split_answers if "advantages" in inputs else split_as_printed
+        parts = split(inputs, 4096 if dist.get_rank() == 0 else 1)
         self.counts.append(len(parts))
-        return [{name: one[part] if one.dim() else one for name, one in inputs.items()} for part in parts]
+        return parts
 
 
 UNEVEN = {plain_trainer: 3, sft: 3, grpo_of_scripted_answers: 4}  # rows of a rank

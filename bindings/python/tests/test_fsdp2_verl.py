@@ -7,6 +7,7 @@ Ray, and what verl patches in models for packed sequences, are left out."""
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -70,6 +71,8 @@ class Cpu(PlatformBase):  # type: ignore[misc]
 
 
 platform_manager.set_platform(Cpu())
+import hydra  # noqa: E402
+from omegaconf import OmegaConf  # noqa: E402
 from verl.utils import tensordict_utils  # noqa: E402
 from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig  # noqa: E402
 from verl.workers.config.actor import ActorConfig  # noqa: E402
@@ -267,3 +270,15 @@ def refuse(rank: int, size: int, folder: Path) -> None:
 
 def test_replicas_are_refused(model: Path) -> None:
     run_torch_ranks(4, refuse, model, seconds=LIMIT)
+
+
+def test_the_settings_are_verls() -> None:
+    """A name that verl's configuration lacks is refused."""
+    words = shlex.split(block("verl", "sh").replace("\\\n", ""))
+    assert words[:3] == ["python3", "-m", "verl.trainer.main_ppo"]
+    settings = [*words[3:], "critic.strategy=fsdp2", "critic.model.external_lib=odc_engine"]
+    with hydra.initialize_config_module("verl.trainer.config", version_base=None):
+        config = hydra.compose("ppo_trainer", overrides=settings)
+    for setting in settings:
+        name, _, value = setting.partition("=")
+        assert str(OmegaConf.select(config, name)) == value

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIGRATING.md's plain loop, before and after, and its launch line."""
+"""MIGRATING.md's plain loop, before and after, its launch line, and its table of versions."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import pytest
-from migrating import after, before, block
+from migrating import PAGE, after, before, block
 from torch_ranks import dist, run_torch_ranks, torch
 
 from libodc.torch import fsdp2
@@ -99,3 +102,17 @@ def test_the_launch_line(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout
     assert sorted(path.name for path in tmp_path.glob("ended*")) == ["ended 0 of 2", "ended 1 of 2"]
+
+
+def test_the_table_has_the_versions_that_are_installed() -> None:
+    rows = re.findall(r"^\| (\w+) \| (\d[\d.]*) \| .* \| (.*) \|$", PAGE, re.M)
+    names = [name for name, _, _ in rows]
+    assert names == ["torch", "Accelerate", "torchao", "transformers", "TRL", "PEFT", "torchtitan", "verl"]
+    installed_by_script = (Path(__file__).parents[3] / "tests/venv.sh").read_text()
+    for name, printed, tests in rows:
+        wanted = "version=" if name == "torch" else f" {name.lower()}=="
+        assert f"{wanted}{printed} " in installed_by_script, name
+        with suppress(PackageNotFoundError):
+            assert version(name.lower()).partition("+")[0] == printed, name
+        for test in re.findall(r"`(.*?)`", tests):
+            assert (Path(__file__).parent / test).exists(), test

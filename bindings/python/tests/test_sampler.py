@@ -17,7 +17,7 @@ import libodc
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch.utils.data import DistributedSampler, IterableDataset  # noqa: E402
 
-from libodc.torch import MinibatchSampler  # noqa: E402
+from libodc.torch import MinibatchSampler, sampler  # noqa: E402
 
 BUDGET = 4096
 
@@ -207,6 +207,46 @@ def test_an_abandoned_iteration_no_longer_counts() -> None:
     next(begun_again)
     next(abandoned)
     assert one.state_dict()["delivered"] == 1
+
+
+@pytest.mark.parametrize("lookahead", [1, 2])
+def test_what_samples_by_rank_tells_is_planned_once(lookahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def counted(function: Any) -> Any:
+        return lambda *args, **options: (calls.append(function), function(*args, **options))[1]
+
+    lengths = some_lengths(64)
+    one, untold, other = (samplers(3, lengths, lookahead=lookahead)[1] for _ in range(3))
+    for name in ("plan", "plan_window"):
+        monkeypatch.setattr(sampler, name, counted(getattr(sampler, name)))
+    plans = len(one) // lookahead
+
+    told = one.samples_by_rank()
+    assert one.samples_by_rank() == told and len(calls) == plans
+    ran = list(one)
+    assert len(calls) == plans
+    assert [i for minibatch in ran for microbatch in minibatch for i in microbatch] == told[1]
+    assert list(one) == ran == list(untold)  # again from the beginning, now planned as it runs
+
+    calls.clear()
+    assert one.samples_by_rank() == told
+    assert list(one.loader(range(64), collate_fn=list)) == ran and len(calls) == plans
+
+    one.samples_by_rank()
+    left = iter(one)
+    assert next(left) == ran[0]
+    one.samples_by_rank()
+    for each in (one, untold):  # what was told was of another epoch
+        each.set_epoch(1)
+    assert list(one) == list(untold) != ran
+    assert list(left) == ran[1:]
+
+    begun = iter(other)
+    next(begun)
+    one.samples_by_rank()
+    one.load_state_dict(other.state_dict())
+    assert list(one) == list(begun)
 
 
 class Squares(torch.utils.data.Dataset[Any]):

@@ -3,19 +3,17 @@
 
 import json
 import os
-import pty
 import re
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import terminal
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
@@ -203,27 +201,6 @@ def test_compute_that_is_longer_than_its_spans_is_no_result(tmp_path: Path, corp
     assert overruns["longer"] == overruns["spans"] > 0
 
 
-@contextmanager
-def terminal() -> Iterator[tuple[int, list[bytes]]]:
-    """A terminal to write to, and, afterwards, what was written."""
-    reader, writer = pty.openpty()
-    written: list[bytes] = []
-
-    def read() -> None:
-        with suppress(OSError):  # at the end
-            while data := os.read(reader, 1 << 16):
-                written.append(data)
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    try:
-        yield writer, written
-    finally:
-        os.close(writer)
-        thread.join()
-        os.close(reader)
-
-
 def alone(**others: str) -> dict[str, str]:
     """An environment without a launcher."""
     launchers = re.compile(r"(?:.*_)?(?:RANK|WORLD_SIZE|LOCALNRANKS|PROCID|STEP_ID)|MASTER_.*|ODC_.*|PMI_.*")
@@ -232,13 +209,10 @@ def alone(**others: str) -> dict[str, str]:
 
 def test_a_rank_without_a_launcher_shows_its_progress_in_place(tmp_path: Path, corpus: Path) -> None:
     command = [sys.executable, str(SCRIPT), "compute", "--data", str(corpus), "--rounds", "2", "--turn", "1", *SMALL]
-    with terminal() as (screen, written):
-        ended = subprocess.run(
-            command, env=alone(), cwd=tmp_path, stdout=subprocess.PIPE, stderr=screen, text=True, timeout=120
-        )
-    lines = b"".join(written).decode().split("\r\x1b[K")
-    assert ended.returncode == 0, lines
-    assert ended.stdout.startswith("real compute: 1 rank of one thread")
+    status, out, shown = terminal.run(command, env=alone(), cwd=tmp_path)
+    lines = shown.decode().split("\r\x1b[K")
+    assert status == 0, lines
+    assert out.startswith(b"real compute: 1 rank of one thread")
     summary = json.loads((tmp_path / "report/compute/summary.json").read_text())
     steps = 5 * (3 + summary["pairs_repeated"])  # arms, minibatches
     assert len(lines) == 1 + steps + 1 and lines[-1] == "", lines  # at the end an empty one

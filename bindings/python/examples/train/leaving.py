@@ -9,7 +9,9 @@ from typing import NoReturn
 
 
 def leave(status: int) -> NoReturn:
-    """DTensor's caches keep the mesh and with it gloo's threads, which must not enter an interpreter that ends."""
+    """Without finalizing the interpreter. DTensor's caches keep the mesh, and with it gloo's threads, also after
+    destroy_process_group. A thread drops a collective's tensors behind it, for which it takes the interpreter's lock;
+    if the interpreter ends meanwhile, torch 2.13 aborts (pytorch issue 190489)."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -36,6 +36,8 @@ class _Position:
     delivered: int
     window: dict[int, list[int]] = field(default_factory=dict)
     """The samples of minibatches to come in a window that was begun on another number of ranks, or by another cost."""
+    plans: dict[int, list[list[Microbatch]]] = field(default_factory=dict)
+    """Each rank's microbatches of minibatches that samples_by_rank() has planned, until they are asked for."""
 
 
 def _counted(position: _Position, minibatches: Iterable[Any]) -> Iterator[Any]:
@@ -186,7 +188,7 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         """What claims() has given this rank since it began, by minibatch."""
         self._position = _Position(0, 0)
         self._begin_at = 0  # the minibatch at which the next iteration begins
-        self._told_by_rank = False  # samples_by_rank() has said what that iteration gives
+        self._told: _Position | None = None  # that iteration's, once samples_by_rank() has said what it gives
         self._planned: tuple[Any, list[int], WindowPlan] | None = None  # the last window
         self._ordered: tuple[tuple[int, int], torch.Tensor] | None = None  # the last epoch's samples
         # A wrong policy or cost, or a minibatch that is too small, raises now, not at the end of an epoch.
@@ -217,12 +219,12 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         """By rank, the samples of its minibatches of the epoch, from where the next iteration begins: what it needs of
         data that the ranks have made themselves (Pool.fetch). The same on all ranks. It is not what claims() gives:
         there any rank may get any sample, so each needs all of them."""
-        position = _Position(self.epoch, self._begin_at, self._position.window)
-        order = self._order(self.epoch)
-        numbers = range(self._begin_at, len(self))
-        plans = [self._by_rank(position, number, order) for number in numbers]
-        ranks = range(self.num_replicas)
-        self._told_by_rank = True
+        if self._told is None:
+            position, order = self._next(), self._order(self.epoch)
+            numbers = range(position.delivered, len(self))
+            position.plans = {number: self._by_rank(position, number, order) for number in numbers}
+            self._told = position
+        plans, ranks = self._told.plans.values(), range(self.num_replicas)
         return [[i for made in plans for microbatch in made[rank] for i in microbatch] for rank in ranks]
 
     def claims(self, job: Any, repeat: Sequence[Sequence[Microbatch]] | None = None) -> Iterator[Iterator[Microbatch]]:
@@ -249,7 +251,7 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
                 f"{context.size} of the job"
             )
         plan([1], 1, **self._planning, speeds=[1.0], tail=self.tail)  # raises for another policy than LB-Mini
-        if self._told_by_rank:
+        if self._told is not None:
             raise ValueError(
                 f"samples_by_rank() was asked for epoch {self.epoch}: it tells what each rank gets by iterating, and "
                 "with claims() any rank may get any sample; let each have all, Pool.fetch([range(len(pool))] * ranks)"
@@ -309,7 +311,7 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         if epoch != self._position.epoch:
             self._position = _Position(_whole("epoch", epoch, 0), 0)
             self._begin_at = 0
-            self._told_by_rank = False
+            self._told = None
 
     def state_dict(self) -> dict[str, Any]:
         """What load_state_dict needs, in plain integers, booleans and strings. The minibatch that the loop is at counts
@@ -356,7 +358,7 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         self.seed = seed
         self._position = _Position(epoch, delivered, window)
         self._begin_at = delivered
-        self._told_by_rank = False
+        self._told = None
 
     def _checked_window(self, seed: int, epoch: int, delivered: int, given: Any) -> dict[int, list[int]]:
         if delivered > len(self):
@@ -387,11 +389,15 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         pin_memory, …)."""
         return MinibatchLoader(self, dataset, collate_fn or default_collate, dataloader_options)
 
-    def _begin(self) -> _Position:
+    def _next(self) -> _Position:
+        """Where the next iteration begins."""
         window = self._position.window if self._begin_at == self._position.delivered else {}
-        self._position = _Position(self._position.epoch, self._begin_at, window)
+        return _Position(self.epoch, self._begin_at, window)
+
+    def _begin(self) -> _Position:
+        self._position = self._told or self._next()
         self._begin_at = 0
-        self._told_by_rank = False
+        self._told = None
         return self._position
 
     def _minibatches(self) -> Iterator[list[Microbatch]]:
@@ -418,6 +424,8 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
 
     def _by_rank(self, position: _Position, number: int, order: torch.Tensor) -> list[list[Microbatch]]:
         """Each rank's microbatches of a minibatch."""
+        if number in position.plans:
+            return position.plans.pop(number)
         try:
             if self.lookahead == 1 or number in position.window:
                 return self._by_rank_of_one(self._samples_of(position, number, order))
