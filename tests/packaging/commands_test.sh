@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Each line of each `sh` block of the pages: its program, script, preset and options exist; what only prints help is run, the
-# rest is listed with the reason (snippets_test.sh runs those of the pages about launching). Links to other sites are listed and
-# their form is checked, as tests have no network.
+# Each line of each `sh` block of the pages: its program, script, preset and options exist; what only prints help is run, of the
+# rest is said which file runs it, which is searched for the words that do, or why nothing does. Links to other sites are listed
+# and their form is checked, as tests have no network. sessions_test.sh runs the `console` blocks.
 set -u
 : "${ODC_SOURCE_DIR:?the folder of the sources}" "${ODC:?the odc command}"
 cd "$ODC_SOURCE_DIR" || exit 1
@@ -14,12 +14,73 @@ PAGES = sorted(
     {Path(name) for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")}
     | {page for glob in ("docs/*.md", "bindings/*/*.md", "bindings/*/examples/**/*.md", "tests/*/README.md",
                          "packaging/*.md", "tools/README.md", "lib/**/README.md") for page in Path().glob(glob)})
-# Programs that are not of this repository, and why their lines are not run here.
-OTHERS = {"cmake": "builds or installs", "ctest": "runs all tests", "pip": "installs; packages.sh runs it", "cc": "snippets_test.sh runs it",
-          "c++": "tests/cpp.sh builds the same", "torchrun": "test_minimal_fsdp2.py runs it", "accelerate": "test_fsdp2_launched.py runs it", "sudo": "installs; snippets_test.sh runs it",
-          "export": "sets variables", "cd": "changes the folder", "cargo": "tests/rust.sh runs it",
-          "target/debug/examples/train": "tests/rust.sh runs it", "build/train": "tests/cpp.sh runs it", "./example": "snippets_test.sh runs it"}
-failures, not_run, ran = [], [], 0
+PYTHON = "bindings/python/tests/"
+# Programs that are not of this repository.
+OTHERS = {"cmake", "ctest", "pip", "cc", "c++", "torchrun", "accelerate", "sudo", "export", "cd", "cargo", "./example", "build/train",
+          "target/debug/examples/train"}
+# Of each page the lines that begin so, and who runs them: a file, and words of it that do; or why no test does. Of what trains or
+# measures for minutes the file runs a smaller one.
+WHO_RUNS = {
+    "CONTRIBUTING.md": {
+        "bash tests/install.sh test": ("tests/harness/tiers.sh", "bash tests/install.sh test"),
+        "cmake --preset debug": "builds for minutes",
+        "cmake --build --preset debug": "builds for minutes",
+        "tests/run.sh": "runs all tests"},
+    "README.md": {
+        "tools/demo.sh": "downloads; newcomer.sh runs it, by hand",
+        "tests/run.sh": "runs all tests"},
+    "bindings/cpp/README.md": {
+        "c++ -std=c++17": ("tests/cpp.sh", 'g++ -std=$standard "${warnings[@]}" "$work/example.cc" "$@" -o "$work/example"'),
+        "odc run -n 4 ./example": ("tests/cpp.sh", '"$odc" run -n 4 -- "$work/example"'),
+        "cmake -S examples": ("tests/cpp.sh", '-S "$source/examples" -B "$work/examples" -DCMAKE_PREFIX_PATH="$prefix;$torch"'),
+        "cmake --build build": ("tests/cpp.sh", 'cmake --build "$work/examples"'),
+        "odc run -n 4 build/train": ("tests/cpp.sh", 'trains_as_one "$work/examples/train"')},
+    "bindings/python/MIGRATING.md": {
+        "torchrun": (PYTHON + "test_migrating.py", 'block("What changes in every loop", "sh")'),
+        "accelerate launch": (PYTHON + "test_fsdp2_launched.py", 'block("Accelerate", "sh")')},
+    "bindings/python/README.md": {
+        "pip install -v ./bindings/python": ("tests/venv.sh", "install --force-reinstall --no-deps"),
+        "export ODC_LIBRARY=": (PYTHON + "test_abi.py", "ODC_LIBRARY=str(")},
+    "bindings/python/examples/grpo/README.md": {
+        "odc run -n 2 python grpo.py": (PYTHON + "test_grpo.py", '"run", "-n", str(ranks)'),
+        "odc run -n 8 python grpo.py --emulate 3 --rollouts 5 --report": (PYTHON + "test_grpo.py", '"--emulate", "1"'),
+        "odc run -n 8 python grpo.py --emulate 3 --rollouts 5 --noise": (PYTHON + "test_grpo.py", '"--emulate", "0.1", "--noise"')},
+    "bindings/python/examples/train/README.md": {
+        "python train.py compute": (PYTHON + "test_train_run.py", 'str(SCRIPT), "compute", "--data"'),
+        "odc run -n 2 python train.py compute --slow 1": (PYTHON + "test_train_run.py", '"compute", "--slow", "1"'),
+        "odc run -n 2 python train.py compute --device cuda": (PYTHON + "test_train_run.py", 'str(corpus), "--device", "cuda"'),
+        "odc run -n 2 python train.py compute": (PYTHON + "test_train_run.py", '"compute", "--data", str(corpus), "--rounds", "3"'),
+        "odc run -n 8 python train.py emulated --lengths": (PYTHON + "test_train_run.py", '"emulated", *arguments'),
+        "python train.py order": (PYTHON + "test_train_order.py", '"order", "--data"'),
+        "odc run -n 3 python train.py exact --reduce bf16 --kill": (PYTHON + "test_train_exact.py", '"--kill", "3"'),
+        "odc run -n 2 python train.py exact --reduce bf16 --resume": (PYTHON + "test_train_exact.py", '2, reduce, reduce, "--resume"'),
+        "odc run -n 3 python train.py exact": (PYTHON + "test_train_exact.py", '"exact", "--data"')},
+    "bindings/rust/README.md": {
+        "cd bindings/rust": ("tests/rust.sh", "cd bindings/rust"),
+        "export ODC_LIB_DIR=": ("tests/rust.sh", "export ODC_LIB_DIR=$build/lib LD_LIBRARY_PATH=$build/lib"),
+        "cargo build --offline --example train": ("tests/rust.sh", "cargo build --locked --examples"),
+        "../../build/release/tools/odc run -n 4 -- target/debug/examples/train": ("bindings/rust/odc/tests/example.rs", '"run", "-n"')},
+    "docs/building.md": {
+        "cmake --preset release": ("tests/harness/tiers.sh", "build release -DODC_TOOLS=ON -DODC_TESTS=ON"),
+        "cmake --build --preset release": ("tests/harness/tiers.sh", 'cmake --build --preset "$preset"'),
+        "ctest --preset release": ("tests/harness/counts.sh", 'ctest --test-dir "build/$build"')},
+    "docs/c.md": {"sudo ldconfig": "changes the machine", "": ("tests/packaging/snippets_test.sh", "block sh c.md")},
+    "docs/launching.md": {"": ("tests/packaging/snippets_test.sh", "block sh launching.md")},
+    "docs/rendezvous.md": {"": ("tests/packaging/snippets_test.sh", "block sh rendezvous.md")},
+    "tests/hardware/README.md": {
+        "cmake --preset release": ("tests/harness/tiers.sh", "build release -DODC_TOOLS=ON -DODC_TESTS=ON"),
+        "cmake --build --preset release": ("tests/harness/tiers.sh", 'cmake --build --preset "$preset"'),
+        "tests/hardware/pack.sh": ("tests/hardware/run_test.sh", "tests/hardware/pack.sh"),
+        "tests/hardware/run.sh": "needs a GPU",
+        "gpu/tests/hardware/run.sh --multi": "needs several GPUs",
+        "gpu/tests/hardware/run.sh": ("tests/hardware/run_test.sh", '"$tree/tests/hardware/run.sh"'),
+        "RESULTS=": ("tests/hardware/run_test.sh", '"$tree/tests/hardware/run.sh"'),
+        "RUN_SECONDS=": ("tests/hardware/run_test.sh", '"$tree/tests/hardware/run.sh"')},
+    "tests/perf/README.md": {
+        "tests/perf/run.sh": "measures for a minute; perf_test.sh runs its program for a moment",
+        "tests/perf/compare.sh": ("tests/perf/perf_test.sh", '"$compare" "$work/before.json" "$work/after.json"')},
+}
+failures, not_run, elsewhere, ran, claimed = [], [], [], 0, set()
 
 
 def helps(command):
@@ -55,11 +116,11 @@ def commands(line):
 
 
 def check(words, page):
-    """Returns why it is not run, or nothing where it has been."""
+    """Whether it has been run."""
     while words and re.match(r"[A-Z_]+=", words[0]):
         words = words[1:]
     if not words:
-        return "sets a variable"
+        return False
     program, *rest = words
     if program == "odc" or program.endswith("/tools/odc"):
         verb, *rest = rest
@@ -71,17 +132,18 @@ def check(words, page):
                 own += rest[:2]
                 rest = rest[2:]
             options(own[::2], known, "odc run")
-            return check(rest[1:] if rest[:1] == ["--"] else rest, page) or "needs ranks"
+            check(rest[1:] if rest[:1] == ["--"] else rest, page)
+            return False
         options(own, helps([os.environ["ODC"], verb, "--help"]), f"odc {verb}")
-        return "snippets_test.sh runs it"
+        return False
     if program in ("python", "python3"):
         path = script(rest[0], page)
         if "--help" in rest:
             helps([sys.executable, str(path), *rest[1:]])
-            return None
+            return True
         verb = [rest[1]] if path.name == "train.py" else []
         options(rest[1:], helps([sys.executable, str(path), *verb, "--help"]), path.name)
-        return "trains for minutes; the package's tests run it smaller"
+        return False
     if program == "bash":
         program, *rest = rest
     if program in ("cmake", "ctest"):
@@ -93,31 +155,51 @@ def check(words, page):
         for word in rest:
             assert not word.startswith("./") or script(word.partition("[")[0], page).is_dir(), f"{word} is no package"
     if program in OTHERS:
-        return OTHERS[program]
+        return False
     assert "/" in program, f"{program} is neither of this repository nor known to this test"
     path = script(program, page)
     assert os.access(path, os.X_OK), f"{path} cannot be executed"
     options(rest, path.read_text(), program)
-    return "builds, installs or runs tests"
+    return False
+
+
+def who_runs(line, page):
+    """A file's name, or nothing and why nobody does."""
+    begin = next((begin for begin in WHO_RUNS.get(str(page), {}) if line.startswith(begin)), None)
+    assert begin is not None, "nothing here says who runs it"
+    claimed.add((str(page), begin))
+    who = WHO_RUNS[str(page)][begin]
+    if isinstance(who, str):
+        return None, who
+    file, text = who
+    assert text in Path(file).read_text(), f"{file} does not run it: it has no {text}"
+    return file, None
 
 
 for page in PAGES:
     text = page.read_text()
-    for block in re.findall(r"^```(?:sh|bash|shell|console)\n(.*?)^```", text, re.S | re.M):
+    for block in re.findall(r"^```(?:sh|bash|shell)\n(.*?)^```", text, re.S | re.M):
         for line in block.splitlines():
             for words in commands(line):
+                command = shlex.join(words)
                 try:
-                    why = check(words, page)
+                    if check(words, page):
+                        ran += 1
+                        continue
+                    file, why = who_runs(" ".join(words), page)
                 except (AssertionError, IndexError) as error:
-                    failures.append(f"{page}: {shlex.join(words)}: {error!r}")
+                    failures.append(f"{page}: {command}: {error!r}")
                     continue
-                if why:
-                    not_run.append(f"{page}: {shlex.join(words)}: not run, {why}")
-                ran += not why
+                if file is None:
+                    not_run.append(f"{page}: {command}: not run, {why}")
+                else:
+                    elsewhere.append(f"{page}: {command}: {file} runs it")
+failures += [f"{page} has no line '{begin}'" for page, lines in WHO_RUNS.items() for begin in lines if (page, begin) not in claimed]
 links = sorted({link for page in PAGES for link in re.findall(r"\]\((https?:[^)]*)\)", page.read_text())})
 failures += [f"{link} is no link" for link in links if not re.fullmatch(r"https://[\w.-]+\.[a-z]+(/[\w./~%#?=&+@-]*)?", link)]
-print(*not_run, *(f"{link}: not followed" for link in links), f"{ran} run, {len(not_run)} not run", sep="\n")
-if ran < 1 or len(not_run) < 30 or len(links) < 5:
+print(*elsewhere, *not_run, *(f"{link}: not followed" for link in links),
+      f"{ran} run here, {len(elsewhere)} by other files, {len(not_run)} not run", sep="\n")
+if ran < 1 or len(elsewhere) < 30 or len(links) < 5:
     failures.append("too few lines or links were found")
 sys.exit("\n".join(failures) if failures else 0)
 PYTHON

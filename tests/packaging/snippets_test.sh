@@ -16,7 +16,11 @@ block() {
 # The names that pages use: python and odc on the PATH, a program of the reader's, and for Open MPI what launchers_test.sh sets.
 mkdir "$work/bin" "$work/job"
 ln -s "$ODC" "$work/bin/odc"
-ln -s "$(command -v python3)" "$work/bin/python"
+# The Python bindings' environment has torch; the system's seldom has.
+python=$ODC_SOURCE_DIR/build/python/bin/python
+[ -x "$python" ] || python=$(command -v python3)
+printf '#!/bin/sh\nexec "%s" "$@"\n' "$python" >"$work/bin/python"
+chmod +x "$work/bin/python"
 PATH=$work/bin:$PATH
 export ODC_TIMEOUT_MS=30000 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 cat >"$work/job/train.py" <<'PYTHON'
@@ -49,9 +53,10 @@ while read -r command <&3; do
     *"--host "* | *--nnodes* | *"srun -N"*) echo "$command: not run, it needs a second host" ;;
     torchrun*)
         if python -c 'import torch.distributed.run' 2>/dev/null; then
-            starts_all 8 python -m torch.distributed.run "${words[@]:1}"
+            # like --standalone: a free port
+            starts_all 8 env PET_STANDALONE=1 python -m torch.distributed.run "${words[@]:1}"
         else
-            echo "$command: not run, python3 cannot import torch"
+            echo "$command: not run, $python cannot import torch"
         fi ;;
     *)
         if command -v "${words[0]}" >/dev/null; then

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README's example of FSDP2 runs as it is printed, around a model and samples of the reader's own."""
+"""The README's example of FSDP2 runs as it is printed, around a model and samples of the reader's own; a job shows what
+the pages describe, and nothing else."""
 
 import re
 from pathlib import Path
@@ -12,9 +13,11 @@ from torch_ranks import run_torch_ranks, torch
 import libodc
 
 nn = torch.nn
+PACKAGE = Path(__file__).parents[1]
+PAGES = [PACKAGE / "README.md", PACKAGE / "MIGRATING.md", PACKAGE.parents[1] / "docs" / "fsdp2.md"]
 CODE = re.search(
     r"```python\n(from torch\.distributed\.fsdp import fully_shard\n.*?)```",
-    (Path(__file__).parents[1] / "README.md").read_text(),
+    PAGES[0].read_text(),
     re.S,
 )
 
@@ -53,8 +56,11 @@ def example(rank: int, size: int) -> None:
     assert CODE is not None
     exec(CODE[1], names)
     assert losses[-1] < 0.95 * losses[0]
+    job = names["job"]
     with pytest.raises(libodc.PhaseError, match="closed or removed"):
-        names["job"].publish()
+        job.publish()
+    described = {name for page in PAGES for name in re.findall(r"\b(?:job|reading)\.([a-z]\w*)", page.read_text())}
+    assert {name for name in dir(job) if not name.startswith("_")} == described
 
 
 def test_the_fsdp2_example_runs() -> None:

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of the package's README and of docs/debugging.md run as they are printed."""
+"""The examples of the package's README run as they are printed."""
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +10,8 @@ import pytest
 from ranks import run_ranks
 
 import libodc
-from libodc._command import odc_command
 
 PACKAGE = Path(__file__).parents[1]
-DEBUGGING = PACKAGE.parents[1] / "docs" / "debugging.md"
 
 
 def example(page: Path, begin: str) -> str:
@@ -116,44 +112,6 @@ def test_the_statistics_look_as_printed() -> None:
     one = libodc.ContextStats("", 0, 3, 4, totals, [libodc.PeerStats(peer, peer, peer) for peer in range(3)])
     words, printed = ([re.sub(r"[\d.]+", "0", word) for word in text.split()] for text in (shown, str(one)))
     assert words == printed
-
-
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    (folder / "train.py").write_text(example(DEBUGGING, "# train.py"))
-    command = odc_command()
-    assert command is not None
-    return subprocess.Popen(
-        [command, "run", "-n", "2", "--", sys.executable, "train.py", *arguments],
-        cwd=folder,
-        env=os.environ | {"ODC_LOG": "info"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-@pytest.mark.parametrize("arguments", [[], ["slow"]])
-def test_the_program_of_debugging_md(tmp_path: Path, arguments: list[str]) -> None:
-    with start(tmp_path, *arguments) as running:
-        printed, _ = running.communicate(timeout=120)
-    assert running.returncode == 0, printed
-    assert re.search(r"^\[0\] .*gathers?.*", printed, re.M), printed
-
-
-def test_its_hang_is_told(tmp_path: Path) -> None:
-    shown = re.search(
-        r"waited 2.0 s in (odc_gather: )rank 1 (.*)\(host.*\) (has not published .*? in minibatch 2); it last",
-        DEBUGGING.read_text(),
-    )
-    assert shown is not None
-    with start(tmp_path, "hang") as running:
-        assert running.stdout is not None
-        for line in running.stdout:
-            if "waited 2.0 s in odc_gather: rank 1 " in line:
-                break
-        running.terminate()
-        running.communicate(timeout=120)
-    assert shown[3] in line
 
 
 def test_the_memory_table_follows_its_formulas() -> None:

@@ -110,7 +110,7 @@ def attach(
         job = Job(model, attached, context, optimizers, streams, overlap, crosscheck)
         streams.reserve(max(group.reduced_bytes for group in attached))
         _register(attached, context, job, streams, Living(parameters, gradients, tied))
-        job.begin()
+        job._begin()
     except BaseException as error:
         with ExitStack() as stack:  # all of it, even if some fails
             for group, was in zip(groups, before, strict=True):

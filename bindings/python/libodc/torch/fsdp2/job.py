@@ -75,8 +75,8 @@ class Job:
         self._exchange = Exchange(context, sum(len(group.trainable) for group in groups))
         self._streams = streams
         self._crosscheck = crosscheck
-        self.backwards = Backwards(self._gradients.drop_zeros)
-        self.overlap = overlap
+        self._backwards = Backwards(self._gradients.drop_zeros)
+        self._overlap = overlap
         self._clipping = Steps()
         self._synced = 0  # calls of sync_gradients
         self._waited = 0  # nanoseconds, up to the last sync
@@ -109,7 +109,7 @@ class Job:
     def microbatches(self, minibatch: Iterable[T]) -> Iterator[T]:
         """Yields this rank's microbatches, each for one forward and backward, and reads one ahead. In the last one a
         group's additions end with its own backward: between hosts its host's sums are then sent behind the rest."""
-        return told_of_last(minibatch, self.overlap)
+        return told_of_last(minibatch, self._overlap)
 
     def sync_gradients(
         self,
@@ -243,7 +243,7 @@ class Job:
             yield
             return
         with torch.no_grad():  # otherwise collectives would be counted from here on
-            self.before_gather()
+            self._before_gather()
         with kept_unsharded(self._groups):
             self._whole = True
             try:
@@ -325,7 +325,7 @@ class Job:
         if not self._streams.finish():
             _in_use.append(self._groups)
 
-    def abort(self, error: BaseException) -> None:
+    def _abort(self, error: BaseException) -> None:
         """Ends every rank's waits with this rank's error, unless it is a job error, which all ranks get anyway."""
         if self._phase is not Phase.CLOSED and not isinstance(error, (JobError, GeneratorExit)):
             self._context.abort(f"it raised {told(error)}")
@@ -338,18 +338,18 @@ class Job:
             self.close()
         else:
             try:
-                self.abort(error)
+                self._abort(error)
             finally:
                 self.remove()
 
     # ---- called by the hooks ----
 
     def _before_forward(self) -> None:
-        self.backwards.note_forward()
-        self.before_gather()
+        self._backwards.note_forward()
+        self._before_gather()
         self._collectives.notice_threads()
 
-    def before_gather(self) -> None:
+    def _before_gather(self) -> None:
         if self._phase is not Phase.PUBLISHED:
             self._check_open("a forward")
             self._check_not_editing("a forward")
@@ -358,7 +358,7 @@ class Job:
         if torch.is_grad_enabled():  # not in evaluations and other models before it
             self._collectives.begin()
 
-    def before_exchange(self) -> None:
+    def _before_exchange(self) -> None:
         """Called by a Pool, which publishes samples in this job's minibatch."""
         self._check_open("a Pool")
         self._check_not_editing("a Pool")
@@ -371,7 +371,7 @@ class Job:
             )
         self._publish()  # peers must not wait forever for the parameters
 
-    def before_reduce(self, group: Group) -> None:
+    def _before_reduce(self, group: Group) -> None:
         self._check_open("a backward")
         self._check_sharded("a backward")
         self._collectives.notice_threads()
@@ -379,24 +379,24 @@ class Job:
             raise PhaseError("a backward through a model that was attached without an optimizer: it is only read")
         if self._phase is Phase.SYNCED:
             raise PhaseError("a backward between sync_gradients() and optimizer.step(): its gradients belong nowhere")
-        self.backwards.note_gradient()
+        self._backwards.note_gradient()
         if self._crosscheck is not None:
             self._crosscheck.read()
         self._gradients.before_reduce(group)
 
-    def reduces_alone(self, group: Group, full: torch.Tensor) -> None:
+    def _reduces_alone(self, group: Group, full: torch.Tensor) -> None:
         """A single rank's FSDP2 is about to write the gradients into `full`, and to add them to .grad."""
         if self._crosscheck is not None:
             self._crosscheck.add_later(group, full)
 
-    def add(self, group: Group, full: torch.Tensor) -> None:
+    def _add(self, group: Group, full: torch.Tensor) -> None:
         if self._crosscheck is not None:
             self._crosscheck.add(group, full)
-        group.add(full, self.overlap)
+        group.add(full, self._overlap)
 
     # ---- phases ----
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         """Publishes for the first time."""
         self._reset_groups()
         self._publish()
@@ -460,18 +460,18 @@ class Job:
             self._gradients.drop()
             if self._crosscheck is not None:
                 self._crosscheck.forget()
-        if self.overlap is not None:
-            self.overlap.synced()
+        if self._overlap is not None:
+            self._overlap.synced()
         for group in self._groups:
             group.begin()
-        self.backwards.forget()
+        self._backwards.forget()
         with torch.no_grad():
             self._streams.check()
 
     def _give_up(self) -> None:
         """Drops the gradients of this minibatch that FSDP2 holds, and what a backward that has raised left in it."""
         reset_after_exception([group.fsdp for group in self._groups])
-        self.backwards.forget()
+        self._backwards.forget()
         for group in self._groups:
             group.drop_pending()
 
@@ -537,7 +537,7 @@ class Job:
             raise ArgumentError(f"weight is {weight}, must be finite and at least 0")
 
     def _check_finished(self) -> None:
-        if self.backwards.unfinished():
+        if self._backwards.unfinished():
             reached = sum(1 for group in self._groups if group.took_part or group.pending)
             raise PhaseError(
                 f"a backward of minibatch {self._synced} has raised before its end, and {reached} of "
