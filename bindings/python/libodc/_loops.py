@@ -7,7 +7,7 @@ import ctypes
 from array import array
 from typing import Any
 
-from ._capsules import path
+from ._native import path
 
 _library = ctypes.CDLL(path)
 
