@@ -108,7 +108,6 @@ def attach(
         crosscheck = Crosscheck() if check else None
         overlap = overlap_of(routes, streams.memory)
         job = Job(model, attached, context, optimizers, streams, overlap, crosscheck)
-        streams.reserve(max(group.reduced_bytes for group in attached))
         _register(attached, context, job, streams, Living(parameters, gradients, tied))
         job.begin()
     except BaseException as error:
@@ -122,7 +121,7 @@ def attach(
             if context is not None and not isinstance(error, JobError):
                 stack.callback(context.abort, f"attach raised {type(error).__name__}: {error}")
         raise
-    _tell(attached, streams, context.rank, routes, unowned, unsharded)
+    _tell(attached, context.rank, routes, unowned, unsharded)
     return job
 
 
@@ -368,9 +367,7 @@ def _warn_of_staging(routes: list[Route]) -> None:
         )
 
 
-def _tell(
-    groups: list[Group], streams: Streams, rank: int, routes: list[Route], unowned: list[str], unsharded: list[str]
-) -> None:
+def _tell(groups: list[Group], rank: int, routes: list[Route], unowned: list[str], unsharded: list[str]) -> None:
     if rank != 0:
         return
     if unowned:
@@ -397,13 +394,13 @@ def _tell(
         "/".join(gradients) or "nothing (read only)",
         "/".join(f"{divisor:g}" for divisor in sorted({group.divisor for group in groups})),
         sum(group.parameter_bytes + group.sum_bytes for group in groups) / 2**20,
-        _memory(groups, streams),
+        _memory(groups),
         len(routes) - 1,
         routes[-1],
     )
 
 
-def _memory(groups: list[Group], streams: Streams) -> str:
+def _memory(groups: list[Group]) -> str:
     """What a rank's memory is for. Parameters that live in slices and sums that are .grad are not beside FSDP2's."""
     living = sum(group.homes.nbytes for group in groups)
     as_gradients = sum(group.views.nbytes for group in groups)
@@ -412,7 +409,6 @@ def _memory(groups: list[Group], streams: Streams) -> str:
         "of copies of parameters": sum(group.parameter_bytes for group in groups) - living,
         "of sums that are .grad": as_gradients,
         "of sums beside .grad": sum(group.sum_bytes for group in groups) - as_gradients,
-        "and of staged inputs of reductions": streams.INPUTS * max(group.reduced_bytes for group in groups),
     }
     return ", ".join(f"{size / 2**20:.1f} {kind}" for kind, size in kinds.items() if size > 0)
 

@@ -185,13 +185,6 @@ class Group:
         wide = self.sums is not None or self.layout.gradient_dtype == torch.float64
         return self.layout.gradient_numel * (8 if wide else 4)
 
-    @property
-    def reduced_bytes(self) -> int:
-        """Of what FSDP2 reduces at once, at most."""
-        if self.layout.process_group is None or not self.trainable:
-            return 0
-        return self.layout.gradient_numel * self.ranks * self.layout.gradient_dtype.itemsize
-
     # ---- publishing ----
 
     @functools.cached_property
@@ -401,10 +394,8 @@ class Add(Buffers, ReduceScatter):
             return super().allocate(size, dtype=dtype, device=device)
         self._job.before_reduce(group)
         group.take_pending()
-        if group.layout.process_group is not None:
-            full = group.streams.reduce_input(numel, dtype)
-        else:
-            full = super().allocate(size, dtype=dtype, device=device)
+        full = super().allocate(size, dtype=dtype, device=device)
+        if group.layout.process_group is None:
             if group.adds:
                 self._input = full
             else:
@@ -433,7 +424,7 @@ class Add(Buffers, ReduceScatter):
             output_tensor.copy_(input_tensor)
             return None
         self._job.add(self._group, input_tensor)
-        self._group.streams.added(input_tensor)
+        self._group.streams.added()
         output_tensor.zero_()
         return None
 
