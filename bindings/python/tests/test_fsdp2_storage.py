@@ -29,12 +29,16 @@ from fsdp2_models import (
     reshard,
     run_microbatches,
     sample,
+    shard_blocks,
     total,
     whole_gradients,
     whole_parameters,
 )
 from logged import lines_logged, warnings_logged
+from test_fsdp2_extension import make as extended
+from test_fsdp2_tied import Tied, shard_and_tie
 from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch_ranks import dist, run_torch_ranks, torch
 
 from libodc import ArgumentError, PhaseError
@@ -146,6 +150,41 @@ def plain_tensors(rank: int, size: int) -> None:
 
 def test_a_parameter_that_plain_tensors_see_is_copied() -> None:
     run_torch_ranks(2, plain_tensors)
+
+
+def in_bf16(size: int) -> Any:
+    model = Case().made()
+    shard_blocks(model, mesh_of(size), mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+    return model
+
+
+def tied(size: int) -> Any:
+    return Case(Tied, shard_and_tie).sharded(mesh_of(size))
+
+
+def in_f64(size: int) -> Any:
+    return Case().sharded(mesh_of(size))
+
+
+COPIED: dict[Callable[[int], Any], str] = {
+    in_bf16: '12 parameters … publish: "first.weight" and 11 more (float64, gathered as bfloat16)',
+    tied: '1 parameters … publish: "table.weight" (in several FSDP groups)',
+    extended: '2 parameters … publish: "0.weight" and 1 more (gathered by an extension)',
+    in_f64: "",
+}
+
+
+def copied(rank: int, size: int, make: Callable[[int], Any]) -> None:
+    words = COPIED[make].replace("…", "cannot live in their slices and are copied at each")
+    for chosen in ("slice", "copy"):
+        with warnings_logged() as lines, attach(make(size), timeout=LIMIT, parameters=chosen):
+            pass
+        assert lines == ([f"odc: {words}"] if words and rank == 0 and chosen == "slice" else [])
+
+
+@pytest.mark.parametrize("make", COPIED)
+def test_attach_says_which_parameters_are_copied(make: Callable[[int], Any]) -> None:
+    run_torch_ranks(2, copied, make)
 
 
 def replaced(rank: int, size: int) -> None:

@@ -414,9 +414,17 @@ def _memory(groups: list[Group]) -> str:
 
 
 def _warn_of_copies(groups: list[Group]) -> None:
-    if copied := [one for group in groups for one in group.homes.reasons()]:
+    why_copied = {name: why for group in groups for name, why in group.homes.reasons()}
+    if why_copied:
+        names: dict[str, list[str]] = {}
+        for name, why in why_copied.items():
+            names.setdefault(why, []).append(name)
         logger.warning(
-            "odc: %d parameters cannot live in their slices and are copied at each publish: %s…",
-            len(copied),
-            ", ".join(f'"{name}" ({why})' for name, why in copied[:3]),
+            "odc: %d parameters cannot live in their slices and are copied at each publish: %s",
+            len(why_copied),
+            ", ".join(f"{_first_of(several)} ({why})" for why, several in names.items()),
         )
+
+
+def _first_of(names: list[str]) -> str:
+    return f'"{names[0]}"' if len(names) == 1 else f'"{names[0]}" and {len(names) - 1} more'

@@ -131,8 +131,8 @@ class Group:
             self._parameters = shards[0]
             view = shards[0].slice.parameters
             self._published = from_dlpack(view)
-            if live.parameters == "slice" and self.may_live_in_slice and view is not None:
-                self.homes.build(view, self._published, live.tied)
+            if live.parameters == "slice" and view is not None:
+                self.homes.build(view, self._published, self.elsewhere(live.tied))
         if self.adds:
             self._gradients = shards[-1]
             view = shards[-1].slice.gradients
@@ -146,7 +146,9 @@ class Group:
         for index, entry in enumerate(self.trainable):
             self._hooks.append(entry.unsharded.register_post_accumulate_grad_hook(self._noted(index)))
 
-    may_live_in_slice = True
+    def elsewhere(self, tied: set[int]) -> dict[int, str]:
+        """Why parameters do not live in the slice, by their ids, where it is not for what they are."""
+        return dict.fromkeys(tied, "in several FSDP groups")
 
     def all_gather(self, job: JobHooks) -> AllGather:
         return Gather(self, job)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -53,6 +53,7 @@ class Homes:
         self._fsdp = fsdp
         self._layout = layout
         self._homes: dict[int, _Home] = {}  # by the entry's id
+        self._refused: list[tuple[str, str]] = []  # names of parameters without a home, and why
         self._fingerprint: torch.Tensor | None = None
         self._bits: torch.Tensor | None = None  # of the slice; None: there is no home
         # While all live in the slice: those with elements here, where they are, and from what FSDP2 gathers, by
@@ -62,23 +63,17 @@ class Homes:
         self._memories: list[torch.Tensor | None] = []
         self._versions: list[int] = []  # at the publish
 
-    def build(self, view: View, slice: torch.Tensor, elsewhere: set[int]) -> None:
-        """`elsewhere`: ids of parameters that stay where they are."""
+    def build(self, view: View, slice: torch.Tensor, elsewhere: Mapping[int, str]) -> None:
+        """`elsewhere`: why parameters stay where they are, by their ids."""
         if slice.device.type == "cpu":
             watch(self, move_out)
         for entry in self._layout.entries:
-            begin, local = entry.offset * self._layout.dtype.itemsize, entry.local
-            if (
-                id(entry.parameter) not in elsewhere
-                and type(local) is torch.Tensor
-                and local.dtype is entry.unsharded.dtype
-                and local.dtype in TYPES
-                and local.device == slice.device
-                and begin % local.dtype.itemsize == 0
-            ):
-                length = entry.length * self._layout.dtype.itemsize // local.dtype.itemsize
-                part = view.part(begin, length, TYPES[local.dtype])
-                self._homes[id(entry)] = _Home(entry, from_dlpack(part))
+            begin, dtype = entry.offset * self._layout.dtype.itemsize, entry.local.dtype
+            if why := elsewhere.get(id(entry.parameter)) or _why_not(entry, begin, slice.device):
+                self._refused.append((entry.name, why))
+                continue
+            length = entry.length * self._layout.dtype.itemsize // dtype.itemsize
+            self._homes[id(entry)] = _Home(entry, from_dlpack(view.part(begin, length, TYPES[dtype])))
         if self._homes:
             self._bits = slice.view(torch.uint8)
         filled = [entry for entry in self._layout.entries if entry.local.numel() > 0]
@@ -132,7 +127,8 @@ class Homes:
                 yield Move(self._fsdp, home.entry.attribute, torch.empty_like(home.memory))
 
     def reasons(self) -> Iterator[tuple[str, str]]:
-        """Names and reasons of parameters that could live in the slice, and do not."""
+        """Names and reasons of parameters that do not live in the slice."""
+        yield from self._refused
         for home in self._homes.values():
             if not home.holds:
                 yield home.entry.name, home.why_not
@@ -227,6 +223,26 @@ def fingerprint(bits: torch.Tensor) -> torch.Tensor:
     whole = bits.numel() // (8 * _ROWS) * (8 * _ROWS)
     sums = bits[:whole].view(torch.int32).view(_ROWS, -1).sum(1, dtype=torch.int64)
     return torch.cat([sums.view(torch.uint8), bits[whole:]])
+
+
+def _why_not(entry: Entry, begin: int, device: torch.device) -> str:
+    """Empty: the parameter can live at byte `begin` of a slice on `device`."""
+    local, gathered = entry.local, entry.unsharded.dtype
+    if type(local) is not torch.Tensor:
+        return f"of the class {type(local).__name__}"
+    if local.dtype is not gathered:
+        return f"{_name(local.dtype)}, gathered as {_name(gathered)}"
+    if local.device != device:
+        return f"on {local.device}, gathered on {device}"
+    if local.dtype not in TYPES:
+        return f"{_name(local.dtype)}, which slices do not hold"
+    if begin % local.dtype.itemsize != 0:
+        return f"{_name(local.dtype)} at byte {begin} of the slice"
+    return ""
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _is_whole(memory: torch.Tensor, home: _Home) -> bool:
