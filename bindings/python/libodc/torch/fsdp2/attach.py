@@ -30,7 +30,7 @@ from .layout import Layout, probe
 from .optimizers import check_owners, unwrapped
 from .overlap import overlap_of
 from .streams import Streams, streams_of
-from .torch_state import FsdpGroup, check_torch, fsdp_groups, has_post_accumulate_hook, has_tensor_hook
+from .torch_state import FsdpGroup, check_torch, fsdp_groups, has_post_accumulate_hook, has_tensor_hook, reset
 
 logger = logging.getLogger("libodc")
 
@@ -73,8 +73,7 @@ def attach(
         raise ArgumentError('exact_state is of a job with exact sums: attach(sums="exact")')
     optimizers = unwrapped(optimizer)
     groups = _find_groups(model)
-    for group in groups:
-        group.reset()
+    reset(groups)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     streams = streams_of(_one_device(groups))
     _refuse(model, groups, names)

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 import torch
@@ -23,7 +23,15 @@ from .homes import TYPES, Homes, Parameters
 from .layout import Entry, Layout
 from .overlap import GatherWork, Overlap
 from .streams import Streams
-from .torch_state import AllGather, Buffers, FsdpGroup, ReduceScatter, Settings, local_tensors
+from .torch_state import (
+    AllGather,
+    Buffers,
+    FsdpGroup,
+    ReduceScatter,
+    Settings,
+    local_tensors,
+    with_other_settings,
+)
 
 _SUM = dist.ReduceOp.SUM
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -217,14 +225,6 @@ class Group:
                 return f'parameter "{entry.name}"'
         return self.homes.edited()
 
-    def begin(self) -> None:
-        """Begins a new minibatch."""
-        self.gathered = False
-        self.pending.clear()
-        self.took_part.clear()
-        self.next_output = None
-        self.backwards = [0] * len(self.trainable)
-
     # ---- called by the hooks ----
 
     def changed(self) -> str | None:
@@ -342,27 +342,45 @@ class Group:
         if self._unchecked is not None:
             self._unchecked.clear()
 
-    # ---- after the sync ----
 
-    def each_took_part(self) -> list[bool]:
-        count = len(self.trainable)
-        if len(self.took_part) == count:
-            return [True] * count
-        return [index in self.took_part for index in range(count)]
+# ---- of all groups at once: there may be hundreds, and each call costs ----
 
-    def check_complete(self) -> None:
-        """Before the sync: raises if FSDP2 has not reduced some gradients, or its settings were changed."""
-        if self.pending:
-            names = ", ".join(f'"{self.trainable[index].name}"' for index in sorted(self.pending)[:3])
+
+def check_complete(groups: Sequence[Group]) -> None:
+    """Before the sync: raises if FSDP2 has not reduced some gradients, or its settings were changed."""
+    for group in groups:
+        if group.pending:
+            names = ", ".join(f'"{group.trainable[index].name}"' for index in sorted(group.pending)[:3])
             raise PhaseError(
-                f'gradients of {len(self.pending)} parameters of FSDP group "{self.name}" ({names}…) are accumulated '
+                f'gradients of {len(group.pending)} parameters of FSDP group "{group.name}" ({names}…) are accumulated '
                 "but not reduced: the last backward of a rank in a minibatch needs set_requires_gradient_sync(True)"
             )
-        if not self.fsdp.has(self.mine):
-            raise PhaseError(
-                f'the communication hooks, the gradient divide factor or the forced sum of FSDP group "{self.name}" '
-                "were changed after attach: set a factor before attach, or pass sync_gradients(divisor=…)"
-            )
+    for changed in with_other_settings([group.fsdp for group in groups], [group.mine for group in groups]):
+        raise PhaseError(
+            f'the communication hooks, the gradient divide factor or the forced sum of FSDP group "{changed.name}" '
+            "were changed after attach: set a factor before attach, or pass sync_gradients(divisor=…)"
+        )
+
+
+def each_took_part(groups: Sequence[Group]) -> list[bool]:
+    """Of the trainable parameters, whether they were reduced in this minibatch."""
+    took: list[bool] = []
+    for group in groups:
+        count = len(group.trainable)
+        if len(group.took_part) == count:
+            took += [True] * count
+        else:
+            took += [index in group.took_part for index in range(count)]
+    return took
+
+
+def begin_minibatch(groups: Sequence[Group]) -> None:
+    for group in groups:
+        group.gathered = False
+        group.pending.clear()
+        group.took_part.clear()
+        group.next_output = None
+        group.backwards = [0] * len(group.trainable)
 
 
 class Gather(Buffers, AllGather):
