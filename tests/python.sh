@@ -41,5 +41,7 @@ status=0
 if "$bin/python" -c 'import torch' 2>/dev/null; then
     echo "FSDP2 with every rank on a host of its own, parameters in slices and gradients as views"
     ODC_TEST_ATTACH=parameters=slice,gradients=view ODC_TEST_HOSTS=99 FI_OFI_RXM_MSG_RX_SIZE=64 "$bin/pytest" -q tests/test_fsdp2_{equal,gradients,deaths}.py || status=$?
+    echo "FSDP2 with parameters in slices and gradients as views"
+    ODC_TEST_ATTACH=parameters=slice,gradients=view "$bin/pytest" -q tests/test_fsdp2_{configurations,types,checkpoint,tied,whole}.py || status=$?
 fi
 exit $status

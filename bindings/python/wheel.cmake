@@ -21,9 +21,9 @@ function(odc_make_wheel)
   install(DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/wheel_man/ DESTINATION ${SKBUILD_DATA_DIR}/share/man/man1)
 
   # Python's functions are the interpreter's that loads it.
-  add_library(odc_capsules MODULE ${here}/capsules.c)
-  set_target_properties(odc_capsules PROPERTIES C_VISIBILITY_PRESET default)
-  install(TARGETS odc_capsules LIBRARY DESTINATION libodc)
+  add_library(odc_native MODULE ${here}/native.c)
+  set_target_properties(odc_native PROPERTIES C_VISIBILITY_PRESET default)
+  install(TARGETS odc_native LIBRARY DESTINATION libodc)
   install(FILES LICENSE DESTINATION ${SKBUILD_METADATA_DIR}/licenses)
 endfunction()
 cmake_language(DEFER CALL odc_make_wheel)

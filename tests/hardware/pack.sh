@@ -61,7 +61,7 @@ for kernel in bulk fill; do
 done
 
 cp -r "$source"/bindings/python/{libodc,tests,bench,examples,pyproject.toml} "$tree/bindings/python/"
-"${CC:-cc}" -O2 -fPIC -shared "$source/bindings/python/capsules.c" -o "$tree/bindings/python/libodc/libodc_capsules.so"
+"${CC:-cc}" -O2 -fPIC -shared "$source/bindings/python/native.c" -o "$tree/bindings/python/libodc/libodc_native.so"
 cp -r "$source/tests/hardware" "$tree/tests/hardware"
 rm -rf "$tree/tests/hardware/results"
 find "$tree" -name __pycache__ -prune -exec rm -r {} +

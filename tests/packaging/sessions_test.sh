@@ -17,7 +17,7 @@ mkdir "$work/bin" "$work/job"
 ln -s "$ODC" "$work/bin/odc"
 cp -r "$ODC_SOURCE_DIR/bindings/python/libodc" "$work/libodc"
 ln -s "$ODC_BUILD_DIR/lib/libodc.so.0" "$work/libodc/"
-expect 0 cc -O2 -shared -fPIC "$ODC_SOURCE_DIR/bindings/python/capsules.c" -o "$work/libodc/libodc_capsules.so"
+expect 0 cc -O2 -shared -fPIC "$ODC_SOURCE_DIR/bindings/python/native.c" -o "$work/libodc/libodc_native.so"
 PATH=$work/bin:$PATH PYTHONPATH=$work python3 "$ODC_SOURCE_DIR/tests/packaging/sessions.py" "$ODC_SOURCE_DIR" "$work/job" ||
     fail "the pages show something else"
 [ "$failures" -eq 0 ]

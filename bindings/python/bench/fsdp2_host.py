@@ -7,7 +7,9 @@
   the buffers, which FSDP2's own hooks allocate, too;
 - in their places: microbatches of 100 such groups, in turns with hooks that do nothing, divided by their 300 hooks;
 - 400 groups with 1,600 parameters: sync_gradients(), and what the publish adds to the optimizer's step, by default and
-  where parameters live in slices and gradients are views of the sums.
+  where parameters live in slices and gradients are views of the sums;
+- one group of which each rank has 8 M f32 parameters: its publish, and what the first gather of a minibatch takes over
+  a second one, where parameters are copied and where they live in the slice, in which edits must be found.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ GROUPS = 100
 WIDTH = 32
 ROUNDS = 10
 MICROBATCHES = 4  # in a round
+LARGE = 4096  # squared: two ranks' parameters
 
 
 class Nothing(Buffers, AllGather, ReduceScatter):
@@ -122,11 +125,30 @@ def sync_and_step(**options: Any) -> tuple[float, float, float]:
     return min(syncs), min(steps), min(alone)
 
 
+def large_slice(**options: Any) -> tuple[float, float]:
+    """Milliseconds of a publish, and of finding edits at the first gather. `options`: of attach."""
+    model: Any = nn.Linear(LARGE, LARGE, bias=False)
+    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    publishes, firsts, others = [], [], []
+    with fsdp2.attach(model, optimizer, **options) as job:
+        gather = job._groups[0].mine.all_gather
+        output, mine = torch.empty(LARGE * LARGE), model.weight.detach().to_local().view(-1)
+        for _ in range(ROUNDS):
+            job.sync_gradients()
+            publishes.append(spent(optimizer.step))  # without gradients it changes nothing
+            dist.barrier()
+            for times in (firsts, others):
+                times.append(spent(lambda: gather(output, mine, None)))
+    return min(publishes), min(firsts) - min(others)
+
+
 def main() -> None:
     with process_group() as (rank, _):
         gather, add, in_turns = hooks()
         by_default = sync_and_step()
         in_place = sync_and_step(parameters="slice", gradients="view")
+        large = [(one, large_slice(parameters=one)) for one in ("copy", "slice")]
         if rank == 0:
             print(
                 f"hooks of 1,024 elements: gather {gather:.1f} us, addition {add:.1f} us; "
@@ -136,6 +158,11 @@ def main() -> None:
                 print(
                     f"{4 * GROUPS} groups with {16 * GROUPS} parameters, {name}: sync {sync:.1f} ms; publish "
                     f"{step - alone:.1f} ms: step with it {step:.1f} ms, without {alone:.1f} ms"
+                )
+            for chosen, (publish, check) in large:
+                print(
+                    f'{LARGE**2 / dist.get_world_size() / 1e6:.1f} M f32 parameters, parameters="{chosen}": publish '
+                    f"{publish:.1f} ms, looking for edits at the first gather {check:.1f} ms"
                 )
 
 

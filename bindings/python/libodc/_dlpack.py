@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._abi import Type
-from ._capsules import delete_managed, drop_capsule
+from ._native import delete_managed, drop_capsule
 
 CPU, CUDA = 1, 2
 """Device types."""

@@ -7,10 +7,10 @@ import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from . import _capsules
+from . import _native
 from ._abi import ALL_GATHER, INTERRUPTED, LOG, lib, odc_config
-from ._capsules import take_kept
 from ._log import hand_over
+from ._native import take_kept
 from .buffer import Buffer
 from .errors import Error, PhaseError, check
 from .tracing.recorder import Recorder
@@ -38,10 +38,10 @@ class Callbacks:
     def set_in(self, config: odc_config) -> None:
         exchange, interrupted, tell = self._used
         if self._all_gather:
-            config.all_gather, config.all_gather_arg = ctypes.cast(_capsules.exchange, ALL_GATHER), id(exchange)
-        config.interrupted = ctypes.cast(_capsules.look, INTERRUPTED)
+            config.all_gather, config.all_gather_arg = ctypes.cast(_native.exchange, ALL_GATHER), id(exchange)
+        config.interrupted = ctypes.cast(_native.look, INTERRUPTED)
         config.interrupted_arg = None if interrupted is None else id(interrupted)
-        config.log, config.log_arg = ctypes.cast(_capsules.tell, LOG), id(tell)
+        config.log, config.log_arg = ctypes.cast(_native.tell, LOG), id(tell)
 
 
 @contextmanager

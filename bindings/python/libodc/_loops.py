@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops over many small pieces of memory, in the package's C file. They run without the GIL."""
+"""Loops over memory, in the package's C file. They run without the GIL."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ctypes
 from array import array
 from typing import Any
 
-from ._capsules import path
+from ._native import path
 
 _library = ctypes.CDLL(path)
 
@@ -22,6 +22,11 @@ def _typed(name: str, *types: Any) -> Any:
 _copy = _typed("odc_copy_each")
 _divide_f32 = _typed("odc_divide_each_f32", ctypes.c_float)
 _divide_f64 = _typed("odc_divide_each_f64", ctypes.c_double)
+_fingerprint = _library.odc_fingerprint
+_fingerprint.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p)
+_fingerprint.restype = None
+
+FINGERPRINT_BYTES = 96
 
 
 def copy_each(to: array[int], source: array[int], nbytes: array[int]) -> None:
@@ -36,6 +41,11 @@ def divide_each_f32(to: array[int], source: array[int], lengths: array[int], div
 
 def divide_each_f64(to: array[int], source: array[int], lengths: array[int], divisor: float) -> None:
     _divide_f64(*_spans(to, source, lengths), divisor)
+
+
+def fingerprint_at(address: int, nbytes: int, into: int) -> None:
+    """`into`: the address of FINGERPRINT_BYTES, by which the memory as it is now can be told from most others."""
+    _fingerprint(address, nbytes, into)
 
 
 def _spans(*arrays: array[int]) -> tuple[int, ...]:

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from ._abi import Memory, Status, Summation, Type, lib, odc_shard_desc, odc_slice
 from ._arguments import INT32, UINT64, c_enum, c_float, c_integer, c_integers, c_string
-from ._capsules import take_kept
 from ._handle import Handle, finish
+from ._native import take_kept
 from ._streams import stream_handle
 from .buffer import Buffer
 from .errors import ArgumentError, Error, check

@@ -29,7 +29,8 @@ from torch_ranks import run_torch_ranks, torch
 
 import libodc
 from libodc.torch.fsdp2 import Job, attach
-from libodc.torch.fsdp2.streams import HostStreams
+from libodc.torch.fsdp2.group import Add
+from libodc.torch.fsdp2.torch_state import Buffers
 
 Tensor = torch.Tensor
 SIZES = [1, 3]
@@ -112,23 +113,25 @@ def no_memory_for_an_input(rank: int, size: int) -> None:
     """The allocation of a reduction's input fails, and another microbatch runs before the sync: FSDP2 then asks for an
     input again, and must get one."""
     asked: list[int] = []
-    reduce_input = HostStreams.reduce_input
+    allocate = Buffers.allocate
 
-    def failing(streams: HostStreams, numel: int, dtype: torch.dtype) -> Tensor:
-        asked.append(numel)
-        if len(asked) == 2:
-            raise torch.OutOfMemoryError("not enough memory, says the test")
-        return reduce_input(streams, numel, dtype)
+    def failing(hook: Buffers, size: Any, **kind: Any) -> Tensor:
+        if isinstance(hook, Add):
+            asked.append(*size)
+            if len(asked) == 3:  # the first group's input and output, and the second one's input
+                raise torch.OutOfMemoryError("not enough memory, says the test")
+        return allocate(hook, size, **kind)
 
     model = Case().sharded(mesh_of(size))
     with attach(model, torch.optim.SGD(model.parameters(), lr=0.0), timeout=LIMIT) as job:
-        HostStreams.reduce_input = failing  # type: ignore[method-assign]
+        Buffers.allocate = failing  # type: ignore[method-assign]
         with pytest.raises(torch.OutOfMemoryError, match="says the test"):
             model(sample(7, rank, 0)).square().sum().backward()
         model.reset_iter_state()
         model(sample(7, rank, 1)).square().sum().backward()
-        HostStreams.reduce_input = reduce_input  # type: ignore[method-assign]
-        assert asked[2:] == [asked[0], asked[1], asked[4]] and asked[4] not in asked[:2]
+        Buffers.allocate = allocate  # type: ignore[method-assign]
+        assert asked[3:6] == asked[:3] and len(asked) == 9
+        assert [size * output for output in asked[4::2]] == asked[3::2] and asked[7] not in asked[:7]
         assert job.sync_gradients(valid=False).discarded
         train(job, model, 0, (1,) * size, rank)
 

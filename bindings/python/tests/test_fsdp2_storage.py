@@ -5,6 +5,7 @@ import copy
 import gc
 import io
 import pickle
+import random
 import time
 from collections.abc import Callable
 from functools import partial
@@ -28,13 +29,17 @@ from fsdp2_models import (
     reshard,
     run_microbatches,
     sample,
+    shard_blocks,
     total,
     transposed,
     whole_gradients,
     whole_parameters,
 )
 from logged import lines_logged, warnings_logged
+from test_fsdp2_extension import make as extended
+from test_fsdp2_tied import Tied, shard_and_tie
 from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch_ranks import dist, run_torch_ranks, torch
 
 from libodc import ArgumentError, PhaseError
@@ -148,6 +153,41 @@ def test_a_parameter_that_plain_tensors_see_is_copied() -> None:
     run_torch_ranks(2, plain_tensors)
 
 
+def in_bf16(size: int) -> Any:
+    model = Case().made()
+    shard_blocks(model, mesh_of(size), mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+    return model
+
+
+def tied(size: int) -> Any:
+    return Case(Tied, shard_and_tie).sharded(mesh_of(size))
+
+
+def in_f64(size: int) -> Any:
+    return Case().sharded(mesh_of(size))
+
+
+COPIED: dict[Callable[[int], Any], str] = {
+    in_bf16: '12 parameters … publish: "first.weight" and 11 more (float64, gathered as bfloat16)',
+    tied: '1 parameters … publish: "table.weight" (in several FSDP groups)',
+    extended: '2 parameters … publish: "0.weight" and 1 more (gathered by an extension)',
+    in_f64: "",
+}
+
+
+def copied(rank: int, size: int, make: Callable[[int], Any]) -> None:
+    words = COPIED[make].replace("…", "cannot live in their slices and are copied at each")
+    for chosen in ("slice", "copy"):
+        with warnings_logged() as lines, attach(make(size), timeout=LIMIT, parameters=chosen):
+            pass
+        assert lines == ([f"odc: {words}"] if words and rank == 0 and chosen == "slice" else [])
+
+
+@pytest.mark.parametrize("make", COPIED)
+def test_attach_says_which_parameters_are_copied(make: Callable[[int], Any]) -> None:
+    run_torch_ranks(2, copied, make)
+
+
 def replaced(rank: int, size: int) -> None:
     """Other memory for a parameter is taken over by publish, and missed where that was forgotten."""
     model = Case().sharded(mesh_of(size))
@@ -180,19 +220,18 @@ def test_replaced_memory_is_published() -> None:
     run_torch_ranks(2, replaced)
 
 
+def swap(places: Tensor, one: int, other: int) -> None:
+    places[[one, other]] = places[[other, one]]
+
+
 EDITS: list[Callable[[Any], Any]] = [
     lambda parameter: parameter.data.neg_(),
     lambda parameter: parameter.data.clamp_(-0.01, 0.01),
     lambda parameter: parameter.data.to_local().view(-1)[-1:].add_(1e-9),
+    lambda parameter: swap(parameter.data.to_local().view(-1), 0, 1),
     lambda parameter: parameter.detach().mul_(2),
     lambda parameter: torch._foreach_add_([parameter], 1.0),
 ]
-
-
-def swap(parameter: Any) -> None:
-    """Leaves sums as they are."""
-    first = parameter.data.to_local().view(-1)[:2]
-    first.copy_(first.flip(0))
 
 
 def edits(rank: int, size: int, small: int) -> None:
@@ -202,7 +241,7 @@ def edits(rank: int, size: int, small: int) -> None:
     model = Case().sharded(mesh_of(size))
     optimizer = adamw(model)
     with attach(model, optimizer, timeout=LIMIT, parameters="slice") as job:
-        for edit in [*EDITS, swap] if small else EDITS:
+        for edit in EDITS:
             with torch.no_grad():
                 edit(model.first.weight)
             named = r'parameter "first\.weight"' if small else r'.*"first\.weight".*'
@@ -215,6 +254,61 @@ def edits(rank: int, size: int, small: int) -> None:
 @pytest.mark.parametrize("small", [0, homes._SMALL])
 def test_edits_are_found(small: int) -> None:
     run_torch_ranks(2, edits, small)
+
+
+def flip_a_bit(values: Tensor, draw: random.Random) -> None:
+    values.view(torch.uint8)[draw.randrange(values.nbytes)] ^= 1 << draw.randrange(8)
+
+
+def swap_elements(values: Tensor, draw: random.Random) -> None:
+    swap(values, *draw.sample(range(len(values)), 2))
+
+
+def swap_rows(values: Tensor, draw: random.Random) -> None:
+    swap(values[: 64 * 64].view(64, 64), *draw.sample(range(64), 2))
+
+
+def negate_two(values: Tensor, draw: random.Random) -> None:
+    values[draw.sample(range(len(values)), 2)] *= -1
+
+
+def negate_all(values: Tensor, draw: random.Random) -> None:
+    values.neg_()
+
+
+def reverse(values: Tensor, draw: random.Random) -> None:
+    values.copy_(values.flip(0))
+
+
+@pytest.mark.parametrize("alter", [flip_a_bit, swap_elements, swap_rows, negate_two, negate_all, reverse])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.bfloat16])
+def test_fingerprints_differ(alter: Callable[[Tensor, random.Random], None], kind: torch.dtype) -> None:
+    seed = time.time_ns()
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    for number in range(20):
+        values = torch.rand(8192 + draw.randrange(64), generator=torch.Generator().manual_seed(draw.getrandbits(60)))
+        values = (values + 1).to(kind)
+        if number % 2:  # rows with equal sums
+            values[: 64 * 64] = torch.eye(64, dtype=kind).view(-1)
+        was, before = values.clone(), homes.fingerprint(values.view(torch.uint8))
+        assert torch.equal(before, homes.fingerprint(was.view(torch.uint8)))
+        alter(values, draw)
+        same = torch.equal(values.view(torch.uint8), was.view(torch.uint8))
+        assert torch.equal(before, homes.fingerprint(values.view(torch.uint8))) == same
+
+
+def test_fingerprints_are_sums_of_sums() -> None:
+    for nbytes in (8193, 8207, 8208, 70000):
+        bits = torch.randint(0, 256, (nbytes,), dtype=torch.uint8)
+        padded = torch.cat([bits, bits.new_zeros(16 - nbytes % 16)])
+        sums = padded.view(torch.uint32).to(torch.int64).view(-1, 4)
+        last = []
+        for _ in range(3):
+            sums = sums.cumsum(0)
+            last.append(sums[-1])
+        low_and_high = torch.stack(last).view(3, 2, 2).permute(2, 0, 1)
+        assert torch.equal(homes.fingerprint(bits).view(torch.int64), low_and_high.reshape(-1))
 
 
 def editing(rank: int, size: int) -> None:

@@ -4,8 +4,8 @@ which stream waited for what; also training with them. Tests that need a GPU are
 
 from __future__ import annotations
 
+import weakref
 from contextlib import contextmanager
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,11 +26,12 @@ from torch_ranks import run_torch_ranks, torch
 
 from libodc import Context, Memory, NoMemoryError, PhaseError, Route, UnsupportedError
 from libodc.torch.fsdp2 import attach, streams
+from libodc.torch.fsdp2.group import Add
 from libodc.torch.fsdp2.streams import GpuStreams, HostStreams
 
 
 class Stream:
-    def __init__(self) -> None:
+    def __init__(self, priority: int = 0) -> None:
         self.seen: set[str] = set()  # work that is before what is enqueued next
 
     def wait_event(self, event: Event) -> None:
@@ -39,23 +40,31 @@ class Stream:
     def wait_stream(self, other: Stream) -> None:
         self.seen |= other.seen
 
+    def record_event(self) -> Event:
+        event = Event(self)
+        event.record()
+        return event
+
 
 class Event:
-    def __init__(self) -> None:
+    def __init__(self, default: Stream) -> None:
         self.seen: set[str] = set()
         self.reached = True
         self.records = 0
+        self._default = default
 
-    def record(self, stream: Stream) -> None:
+    def record(self, stream: Stream | None = None) -> None:
         self.records += 1
-        self.seen = set(stream.seen)
+        self.seen = set((stream or self._default).seen)
 
     def query(self) -> bool:
         return self.reached
 
 
 class Cuda:
-    """What is used of torch.cuda."""
+    """What is used of torch.cuda, and by FSDP2 of torch.cpu, where streams do nothing."""
+
+    Stream = Stream
 
     def __init__(self) -> None:
         self.main = self.current = Stream()
@@ -63,10 +72,10 @@ class Cuda:
         self.cached = 5 << 20
 
     def Event(self) -> Event:
-        self.events.append(Event())
+        self.events.append(Event(self.current))
         return self.events[-1]
 
-    def current_stream(self, device: Any) -> Stream:
+    def current_stream(self, device: Any = None) -> Stream:
         return self.current
 
     def empty_cache(self) -> None:
@@ -88,29 +97,6 @@ class Cuda:
 CPU = torch.device("cpu")
 
 
-def test_an_input_is_written_again_only_behind_its_addition() -> None:
-    cuda = Cuda()
-    reducing = Stream()
-    mine = GpuStreams(CPU, cuda)
-    mine.reserve(400)
-    addresses, last = [], {}
-    for number in range(7):
-        dtype = (torch.float32, torch.bfloat16)[number % 2]
-        full = mine.reduce_input(100 - number, dtype)
-        assert full.dtype == dtype and full.shape == (100 - number,) and full.is_contiguous()
-        address = full.data_ptr()
-        assert address not in last or last[address] in cuda.main.seen
-        reducing.wait_stream(cuda.main)
-        with cuda.stream(reducing):
-            last[address] = f"addition {number}"
-            reducing.seen.add(last[address])
-            mine.added(full)
-        addresses.append(address)
-        assert f"addition {number}" not in cuda.main.seen  # nobody waits for the last one
-    assert len(set(addresses)) == 2 and all(a != b for a, b in pairwise(addresses))
-    assert len(cuda.events) == 3  # and the publish's
-
-
 def test_a_comparison_is_behind_the_publish() -> None:
     cuda, gathering = Cuda(), Stream()
     mine = GpuStreams(CPU, cuda)
@@ -119,14 +105,6 @@ def test_a_comparison_is_behind_the_publish() -> None:
     with cuda.stream(gathering):
         mine.compare(torch.zeros(1), torch.zeros(1), lambda: None)
     assert "publish" in gathering.seen
-
-
-def test_an_input_of_an_unknown_size_is_of_its_own() -> None:
-    mine = GpuStreams(CPU, Cuda())
-    mine.reserve(8)
-    full = mine.reduce_input(3, torch.float32)
-    assert full.shape == (3,) and full.untyped_storage().nbytes() == 12
-    mine.added(full)
 
 
 def test_differences_are_told_at_once_or_after_the_sync() -> None:
@@ -161,15 +139,15 @@ def test_settling_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert HostStreams().finish()
     cuda = Cuda()
     mine = GpuStreams(CPU, cuda)
-    mine.reserve(1)
     assert mine.finish()
-    cuda.events[2].reached = False  # an addition
+    _, added = cuda.events[:2]
+    added.reached = False
     assert not mine.finish()
 
     def broken() -> bool:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    cuda.events[2].query = broken  # type: ignore[method-assign]
+    added.query = broken  # type: ignore[method-assign]
     assert not mine.finish()
 
 
@@ -194,20 +172,53 @@ def trains(rank: int, size: int) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         made = stand_in(monkeypatch)
         expected = by_one_process(Case(), UNEVEN[size])
-        for check in (False, True):  # which keeps gradients, and must not keep an input that takes its turn
+        for check in (False, True):  # which keeps gradients
             made.clear()
             assert_equal_steps(over_odc(Case(), mesh_of(size), UNEVEN[size], check=check), expected)
         assert len(made) == 1
-        publishes, *inputs, end = made[0]._cuda.events
+        publishes, additions, end = made[0]._cuda.events
         assert publishes.records == len(UNEVEN[size]) + 1
         backwards = sum(counts[rank] for counts in UNEVEN[size])
         groups = 3 if size > 1 else 0  # a single rank reduces nothing
-        assert len(inputs) == 2 and sum(event.records for event in inputs) == groups * backwards and end.records == 1
+        assert additions.records == groups * backwards and end.records == 1
 
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_training(size: int) -> None:
     run_torch_ranks(size, trains)
+
+
+def keeps_inputs(rank: int, size: int) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        cuda, allocate, add = Cuda(), Add.allocate, Add.__call__
+        for name in ("Stream", "Event", "current_stream", "stream"):
+            monkeypatch.setattr(torch.cpu, name, getattr(cuda, name))
+        allocated, dropped = [], []
+
+        def drop(stream: Stream, name: str) -> None:
+            dropped.append(name in stream.seen)
+
+        def allocating(hook: Add, *args: Any, **options: Any) -> Any:
+            made = allocate(hook, *args, **options)
+            if hook._group.next_output is not None:  # it is an input
+                allocated.append(f"addition {len(allocated)}")
+                weakref.finalize(made, drop, cuda.current, allocated[-1])
+            return made
+
+        def adding(hook: Add, *args: Any, **options: Any) -> None:
+            add(hook, *args, **options)
+            assert cuda.current is not cuda.main
+            cuda.current.seen.add(allocated[-1])
+
+        monkeypatch.setattr(Add, "allocate", allocating)
+        monkeypatch.setattr(Add, "__call__", adding)
+        over_odc(Case(), mesh_of(size), UNEVEN[size])
+        assert dropped == [True] * len(allocated) and len(allocated) >= 3  # of three groups
+
+
+def test_fsdp2_keeps_an_input_until_its_stream_is_behind_the_addition() -> None:
+    """Another allocation on that stream may have its memory then."""
+    run_torch_ranks(2, keeps_inputs)
 
 
 def edits(rank: int, size: int) -> None:

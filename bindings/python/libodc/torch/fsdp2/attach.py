@@ -30,7 +30,7 @@ from .layout import Layout, probe
 from .optimizers import check_owners, unwrapped
 from .overlap import overlap_of
 from .streams import Streams, streams_of
-from .torch_state import FsdpGroup, check_torch, fsdp_groups, has_post_accumulate_hook, has_tensor_hook
+from .torch_state import FsdpGroup, check_torch, fsdp_groups, has_post_accumulate_hook, has_tensor_hook, reset
 
 logger = logging.getLogger("libodc")
 
@@ -73,8 +73,7 @@ def attach(
         raise ArgumentError('exact_state is of a job with exact sums: attach(sums="exact")')
     optimizers = unwrapped(optimizer)
     groups = _find_groups(model)
-    for group in groups:
-        group.reset()
+    reset(groups)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     streams = streams_of(_one_device(groups))
     _refuse(model, groups, names)
@@ -108,7 +107,6 @@ def attach(
         crosscheck = Crosscheck() if check else None
         overlap = overlap_of(routes, streams.memory)
         job = Job(model, attached, context, optimizers, streams, overlap, crosscheck)
-        streams.reserve(max(group.reduced_bytes for group in attached))
         _register(attached, context, job, streams, Living(parameters, gradients, tied))
         job._begin()
     except BaseException as error:
@@ -122,7 +120,7 @@ def attach(
             if context is not None and not isinstance(error, JobError):
                 stack.callback(context.abort, f"attach raised {type(error).__name__}: {error}")
         raise
-    _tell(attached, streams, context.rank, routes, unowned, unsharded)
+    _tell(attached, context.rank, routes, unowned, unsharded)
     return job
 
 
@@ -368,9 +366,7 @@ def _warn_of_staging(routes: list[Route]) -> None:
         )
 
 
-def _tell(
-    groups: list[Group], streams: Streams, rank: int, routes: list[Route], unowned: list[str], unsharded: list[str]
-) -> None:
+def _tell(groups: list[Group], rank: int, routes: list[Route], unowned: list[str], unsharded: list[str]) -> None:
     if rank != 0:
         return
     if unowned:
@@ -397,13 +393,13 @@ def _tell(
         "/".join(gradients) or "nothing (read only)",
         "/".join(f"{divisor:g}" for divisor in sorted({group.divisor for group in groups})),
         sum(group.parameter_bytes + group.sum_bytes for group in groups) / 2**20,
-        _memory(groups, streams),
+        _memory(groups),
         len(routes) - 1,
         routes[-1],
     )
 
 
-def _memory(groups: list[Group], streams: Streams) -> str:
+def _memory(groups: list[Group]) -> str:
     """What a rank's memory is for. Parameters that live in slices and sums that are .grad are not beside FSDP2's."""
     living = sum(group.homes.nbytes for group in groups)
     as_gradients = sum(group.views.nbytes for group in groups)
@@ -412,15 +408,22 @@ def _memory(groups: list[Group], streams: Streams) -> str:
         "of copies of parameters": sum(group.parameter_bytes for group in groups) - living,
         "of sums that are .grad": as_gradients,
         "of sums beside .grad": sum(group.sum_bytes for group in groups) - as_gradients,
-        "and of staged inputs of reductions": streams.INPUTS * max(group.reduced_bytes for group in groups),
     }
     return ", ".join(f"{size / 2**20:.1f} {kind}" for kind, size in kinds.items() if size > 0)
 
 
 def _warn_of_copies(groups: list[Group]) -> None:
-    if copied := [one for group in groups for one in group.homes.reasons()]:
+    why_copied = {name: why for group in groups for name, why in group.homes.reasons()}
+    if why_copied:
+        names: dict[str, list[str]] = {}
+        for name, why in why_copied.items():
+            names.setdefault(why, []).append(name)
         logger.warning(
-            "odc: %d parameters cannot live in their slices and are copied at each publish: %s…",
-            len(copied),
-            ", ".join(f'"{name}" ({why})' for name, why in copied[:3]),
+            "odc: %d parameters cannot live in their slices and are copied at each publish: %s",
+            len(why_copied),
+            ", ".join(f"{_first_of(several)} ({why})" for why, several in names.items()),
         )
+
+
+def _first_of(names: list[str]) -> str:
+    return f'"{names[0]}"' if len(names) == 1 else f'"{names[0]}" and {len(names) - 1} more'

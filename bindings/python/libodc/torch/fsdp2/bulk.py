@@ -72,9 +72,11 @@ class Quotients:
 
     def _addresses_of(self, into: list[torch.Tensor]) -> array[int] | None:
         """None: some are not as the sums are."""
-        kind = self._sums[0].dtype
+        kind, plain = self._sums[0].dtype, torch.Tensor
         found = [
-            one.data_ptr() if is_small(one) and one.dtype is kind and one.numel() == length else -1
+            one.data_ptr()
+            if type(one) is plain and one.dtype is kind and one.is_cpu and one.numel() == length and one.is_contiguous()
+            else -1
             for one, length in zip(into, self._lengths, strict=True)
         ]
         return None if -1 in found else array("Q", found)

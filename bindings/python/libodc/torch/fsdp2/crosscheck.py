@@ -45,7 +45,7 @@ class Crosscheck:
         self._unread: tuple[Group, torch.Tensor] | None = None
 
     def add(self, group: Group, full: torch.Tensor) -> None:
-        whole = group.spread(full).to(torch.float64, copy=True)  # FSDP2 reuses the buffer
+        whole = group.spread(full).to(torch.float64)
         if group.name not in self._kept:
             took_part = torch.zeros(len(group.trainable), dtype=torch.float64, device=whole.device)
             self._kept[group.name] = _Kept(torch.zeros_like(whole), took_part)

@@ -13,10 +13,12 @@ from .torch_state import AllGather
 
 class ExtensionGroup(Group):
     publishing = False
-    may_live_in_slice = False
 
     def all_gather(self, job: JobHooks) -> AllGather:
         return ExtensionGather(self, job)
+
+    def elsewhere(self, tied: set[int]) -> dict[int, str]:
+        return {id(entry.parameter): "gathered by an extension" for entry in self.layout.entries}
 
     def capture(self) -> None:
         """Copies what FSDP2 gathers into the slice."""

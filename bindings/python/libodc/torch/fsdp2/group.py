@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 import torch
@@ -23,7 +23,15 @@ from .homes import TYPES, Homes, Parameters
 from .layout import Entry, Layout
 from .overlap import GatherWork, Overlap
 from .streams import Streams
-from .torch_state import AllGather, Buffers, FsdpGroup, ReduceScatter, Settings, local_tensors
+from .torch_state import (
+    AllGather,
+    Buffers,
+    FsdpGroup,
+    ReduceScatter,
+    Settings,
+    local_tensors,
+    with_other_settings,
+)
 
 _SUM = dist.ReduceOp.SUM
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -131,8 +139,8 @@ class Group:
             self._parameters = shards[0]
             view = shards[0].slice.parameters
             self._published = from_dlpack(view)
-            if live.parameters == "slice" and self.may_live_in_slice and view is not None:
-                self.homes.build(view, self._published, live.tied)
+            if live.parameters == "slice" and view is not None:
+                self.homes.build(view, self._published, self.elsewhere(live.tied))
         if self.adds:
             self._gradients = shards[-1]
             view = shards[-1].slice.gradients
@@ -146,7 +154,9 @@ class Group:
         for index, entry in enumerate(self.trainable):
             self._hooks.append(entry.unsharded.register_post_accumulate_grad_hook(self._noted(index)))
 
-    may_live_in_slice = True
+    def elsewhere(self, tied: set[int]) -> dict[int, str]:
+        """Why parameters do not live in the slice, by their ids, where it is not for what they are."""
+        return dict.fromkeys(tied, "in several FSDP groups")
 
     def all_gather(self, job: JobHooks) -> AllGather:
         return Gather(self, job)
@@ -185,13 +195,6 @@ class Group:
         wide = self.sums is not None or self.layout.gradient_dtype == torch.float64
         return self.layout.gradient_numel * (8 if wide else 4)
 
-    @property
-    def reduced_bytes(self) -> int:
-        """Of what FSDP2 reduces at once, at most."""
-        if self.layout.process_group is None or not self.trainable:
-            return 0
-        return self.layout.gradient_numel * self.ranks * self.layout.gradient_dtype.itemsize
-
     # ---- publishing ----
 
     @functools.cached_property
@@ -221,14 +224,6 @@ class Group:
             if not _same(value.to(part.device, part.dtype), part):
                 return f'parameter "{entry.name}"'
         return self.homes.edited()
-
-    def begin(self) -> None:
-        """Begins a new minibatch."""
-        self.gathered = False
-        self.pending.clear()
-        self.took_part.clear()
-        self.next_output = None
-        self.backwards = [0] * len(self.trainable)
 
     # ---- called by the hooks ----
 
@@ -347,27 +342,45 @@ class Group:
         if self._unchecked is not None:
             self._unchecked.clear()
 
-    # ---- after the sync ----
 
-    def each_took_part(self) -> list[bool]:
-        count = len(self.trainable)
-        if len(self.took_part) == count:
-            return [True] * count
-        return [index in self.took_part for index in range(count)]
+# ---- of all groups at once: there may be hundreds, and each call costs ----
 
-    def check_complete(self) -> None:
-        """Before the sync: raises if FSDP2 has not reduced some gradients, or its settings were changed."""
-        if self.pending:
-            names = ", ".join(f'"{self.trainable[index].name}"' for index in sorted(self.pending)[:3])
+
+def check_complete(groups: Sequence[Group]) -> None:
+    """Before the sync: raises if FSDP2 has not reduced some gradients, or its settings were changed."""
+    for group in groups:
+        if group.pending:
+            names = ", ".join(f'"{group.trainable[index].name}"' for index in sorted(group.pending)[:3])
             raise PhaseError(
-                f'gradients of {len(self.pending)} parameters of FSDP group "{self.name}" ({names}…) are accumulated '
+                f'gradients of {len(group.pending)} parameters of FSDP group "{group.name}" ({names}…) are accumulated '
                 "but not reduced: the last backward of a rank in a minibatch needs set_requires_gradient_sync(True)"
             )
-        if not self.fsdp.has(self.mine):
-            raise PhaseError(
-                f'the communication hooks, the gradient divide factor or the forced sum of FSDP group "{self.name}" '
-                "were changed after attach: set a factor before attach, or pass sync_gradients(divisor=…)"
-            )
+    for changed in with_other_settings([group.fsdp for group in groups], [group.mine for group in groups]):
+        raise PhaseError(
+            f'the communication hooks, the gradient divide factor or the forced sum of FSDP group "{changed.name}" '
+            "were changed after attach: set a factor before attach, or pass sync_gradients(divisor=…)"
+        )
+
+
+def each_took_part(groups: Sequence[Group]) -> list[bool]:
+    """Of the trainable parameters, whether they were reduced in this minibatch."""
+    took: list[bool] = []
+    for group in groups:
+        count = len(group.trainable)
+        if len(group.took_part) == count:
+            took += [True] * count
+        else:
+            took += [index in group.took_part for index in range(count)]
+    return took
+
+
+def begin_minibatch(groups: Sequence[Group]) -> None:
+    for group in groups:
+        group.gathered = False
+        group.pending.clear()
+        group.took_part.clear()
+        group.next_output = None
+        group.backwards = [0] * len(group.trainable)
 
 
 class Gather(Buffers, AllGather):
@@ -401,10 +414,8 @@ class Add(Buffers, ReduceScatter):
             return super().allocate(size, dtype=dtype, device=device)
         self._job._before_reduce(group)
         group.take_pending()
-        if group.layout.process_group is not None:
-            full = group.streams.reduce_input(numel, dtype)
-        else:
-            full = super().allocate(size, dtype=dtype, device=device)
+        full = super().allocate(size, dtype=dtype, device=device)
+        if group.layout.process_group is None:
             if group.adds:
                 self._input = full
             else:
@@ -433,7 +444,7 @@ class Add(Buffers, ReduceScatter):
             output_tensor.copy_(input_tensor)
             return None
         self._job._add(self._group, input_tensor)
-        self._group.streams.added(input_tensor)
+        self._group.streams.added()
         output_tensor.zero_()
         return None
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +12,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from ..._abi import Type
+from ..._loops import FINGERPRINT_BYTES, fingerprint_at
 from ...memory import View
 from .forks import watch
 from .layout import Entry, Layout
@@ -27,7 +28,7 @@ TYPES = {
 }
 Parameters = Literal["slice", "copy"]
 
-_ROWS = 64  # sums that a fingerprint consists of
+_ROWS = 64  # sums that a fingerprint of GPU memory consists of
 _SMALL = 8192  # bytes that are rather kept than summed: copying takes one call
 
 
@@ -52,6 +53,7 @@ class Homes:
         self._fsdp = fsdp
         self._layout = layout
         self._homes: dict[int, _Home] = {}  # by the entry's id
+        self._refused: list[tuple[str, str]] = []  # names of parameters without a home, and why
         self._fingerprint: torch.Tensor | None = None
         self._bits: torch.Tensor | None = None  # of the slice; None: there is no home
         # While all live in the slice: those with elements here, where they are, and from what FSDP2 gathers, by
@@ -61,23 +63,17 @@ class Homes:
         self._memories: list[torch.Tensor | None] = []
         self._versions: list[int] = []  # at the publish
 
-    def build(self, view: View, slice: torch.Tensor, elsewhere: set[int]) -> None:
-        """`elsewhere`: ids of parameters that stay where they are."""
+    def build(self, view: View, slice: torch.Tensor, elsewhere: Mapping[int, str]) -> None:
+        """`elsewhere`: why parameters stay where they are, by their ids."""
         if slice.device.type == "cpu":
             watch(self, move_out)
         for entry in self._layout.entries:
-            begin, local = entry.offset * self._layout.dtype.itemsize, entry.local
-            if (
-                id(entry.parameter) not in elsewhere
-                and type(local) is torch.Tensor
-                and local.dtype is entry.unsharded.dtype
-                and local.dtype in TYPES
-                and local.device == slice.device
-                and begin % local.dtype.itemsize == 0
-            ):
-                length = entry.length * self._layout.dtype.itemsize // local.dtype.itemsize
-                part = view.part(begin, length, TYPES[local.dtype])
-                self._homes[id(entry)] = _Home(entry, from_dlpack(part))
+            begin, dtype = entry.offset * self._layout.dtype.itemsize, entry.local.dtype
+            if why := elsewhere.get(id(entry.parameter)) or _why_not(entry, begin, slice.device):
+                self._refused.append((entry.name, why))
+                continue
+            length = entry.length * self._layout.dtype.itemsize // dtype.itemsize
+            self._homes[id(entry)] = _Home(entry, from_dlpack(view.part(begin, length, TYPES[dtype])))
         if self._homes:
             self._bits = slice.view(torch.uint8)
         filled = [entry for entry in self._layout.entries if entry.local.numel() > 0]
@@ -131,7 +127,8 @@ class Homes:
                 yield Move(self._fsdp, home.entry.attribute, torch.empty_like(home.memory))
 
     def reasons(self) -> Iterator[tuple[str, str]]:
-        """Names and reasons of parameters that could live in the slice, and do not."""
+        """Names and reasons of parameters that do not live in the slice."""
+        yield from self._refused
         for home in self._homes.values():
             if not home.holds:
                 yield home.entry.name, home.why_not
@@ -141,7 +138,7 @@ class Homes:
         """Of parameters that live in the slice."""
         return sum(home.memory.nbytes for home in self._homes.values() if home.holds)
 
-    # ---- edits ----
+    # ---- edits: from a publish to the first gather after it, since torch's counters miss those through .data ----
 
     def note(self) -> None:
         """The parameters are published as they are now."""
@@ -216,12 +213,36 @@ def is_small(bits: torch.Tensor) -> bool:
 
 
 def fingerprint(bits: torch.Tensor) -> torch.Tensor:
-    """Sums over all bits, and the bits that are left over. One pass, at the speed of memory."""
+    """One pass over them. On a GPU sums over all bits, and the bits that are left over."""
     if is_small(bits):
         return bits.clone()
+    if bits.is_cpu:
+        sums = torch.empty(FINGERPRINT_BYTES, dtype=torch.uint8, device="cpu")
+        fingerprint_at(bits.data_ptr(), bits.numel(), sums.data_ptr())
+        return sums
     whole = bits.numel() // (8 * _ROWS) * (8 * _ROWS)
     sums = bits[:whole].view(torch.int32).view(_ROWS, -1).sum(1, dtype=torch.int64)
     return torch.cat([sums.view(torch.uint8), bits[whole:]])
+
+
+def _why_not(entry: Entry, begin: int, device: torch.device) -> str:
+    """Empty: the parameter can live at byte `begin` of a slice on `device`."""
+    local, gathered = entry.local, entry.unsharded.dtype
+    if type(local) is not torch.Tensor:
+        return f"of the class {type(local).__name__}"
+    if local.dtype is not gathered:
+        return f"{_name(local.dtype)}, gathered as {_name(gathered)}"
+    if local.device != device:
+        return f"on {local.device}, gathered on {device}"
+    if local.dtype not in TYPES:
+        return f"{_name(local.dtype)}, which slices do not hold"
+    if begin % local.dtype.itemsize != 0:
+        return f"{_name(local.dtype)} at byte {begin} of the slice"
+    return ""
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _is_whole(memory: torch.Tensor, home: _Home) -> bool:

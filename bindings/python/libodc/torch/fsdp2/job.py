@@ -31,7 +31,7 @@ from .collective_count import CollectiveCount
 from .crosscheck import Crosscheck
 from .exchange import Exchange, Exchanged
 from .gradients import JobGradients
-from .group import Group
+from .group import Group, begin_minibatch, check_complete, each_took_part
 from .homes import move_out
 from .local_shards import LocalShards
 from .overlap import Overlap, told_of_last
@@ -39,7 +39,7 @@ from .report import MinibatchReport
 from .steps import Steps
 from .streams import Streams
 from .summary import JobSummary, RankSummary
-from .torch_state import reset_after_exception
+from .torch_state import reset, reset_after_exception
 from .totals import Given, given
 from .whole import copy_parameters, kept_unsharded
 
@@ -421,8 +421,7 @@ class Job:
         self._gradients.drop_zeros()
         if self._phase is Phase.SYNCED:  # some optimizers have not stepped
             self._publish()
-        for group in self._groups:
-            group.check_complete()
+        check_complete(self._groups)
         if self._crosscheck is not None:
             self._crosscheck.read()
         self._reset_groups()
@@ -440,8 +439,8 @@ class Job:
 
     def _own_summary(self, call: str, numbers: Given, vetoes: bool, collectives: int) -> RankSummary:
         return RankSummary(
-            [took for group in self._groups for took in group.each_took_part()],
-            max((max(group.backwards) for group in self._groups if group.backwards), default=0),
+            each_took_part(self._groups),
+            max([count for group in self._groups for count in group.backwards], default=0),
             len(self._context.claims()),
             call,
             vetoes,
@@ -462,8 +461,7 @@ class Job:
                 self._crosscheck.forget()
         if self._overlap is not None:
             self._overlap.synced()
-        for group in self._groups:
-            group.begin()
+        begin_minibatch(self._groups)
         self._backwards.forget()
         with torch.no_grad():
             self._streams.check()
@@ -493,8 +491,7 @@ class Job:
                 crosscheck.compare(self._groups, divisors)
 
     def _reset_groups(self) -> None:
-        for group in self._groups:
-            group.fsdp.reset()
+        reset([group.fsdp for group in self._groups])
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
         self._check_not_editing("a step")

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -24,7 +23,6 @@ class Streams(Protocol):
 
     memory: Memory
     device: torch.device
-    INPUTS: int  # staged inputs of reductions
 
     def make_room(self) -> None:
         """Called before memory for slices is allocated: gives back what torch has cached on the device."""
@@ -32,14 +30,8 @@ class Streams(Protocol):
     def held_by_torch(self) -> str:
         """For the words of an error: how much of the device's memory torch holds; empty: none."""
 
-    def reserve(self, nbytes: int) -> None:
-        """Called before the first minibatch with the size of the largest input of a reduction."""
-
-    def reduce_input(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
-        """The buffer into which FSDP2 writes gradients to be reduced, on the current stream."""
-
-    def added(self, reduce_input: torch.Tensor) -> None:
-        """Called when the current stream has enqueued the addition, after which the buffer may be reused."""
+    def added(self) -> None:
+        """Called when the current stream has enqueued an addition."""
 
     def published(self) -> None:
         """Called when the current stream has written and published the slices."""
@@ -56,7 +48,6 @@ class Streams(Protocol):
 
 class HostStreams:
     memory = Memory.HOST
-    INPUTS = 0
     device = torch.device("cpu")
 
     def make_room(self) -> None:
@@ -65,13 +56,7 @@ class HostStreams:
     def held_by_torch(self) -> str:
         return ""
 
-    def reserve(self, nbytes: int) -> None:
-        pass
-
-    def reduce_input(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(numel, dtype=dtype, device=self.device)
-
-    def added(self, reduce_input: torch.Tensor) -> None:
+    def added(self) -> None:
         pass
 
     def published(self) -> None:
@@ -88,29 +73,20 @@ class HostStreams:
         return True
 
 
-@dataclass(frozen=True)
-class _Staged:
-    memory: torch.Tensor
-    added: Any  # the event after its last addition
-
-
 class GpuStreams:
     """Nothing here waits for the GPU but check(), when a sync has done so already, and finish().
 
-    FSDP2 writes the input of the next reduction while the last one is added, so there are two: the stream that writes
-    waits for the event of the buffer's last addition. All-gather outputs do not need this: FSDP2 returns them to
-    torch's allocator when its own streams have waited for their readers, and all work on them here is on those streams.
+    FSDP2 keeps the input of a reduction until the stream that has allocated it waits for an event behind the addition,
+    and returns all-gather outputs to torch's allocator when its own streams have waited for their readers; all work on
+    either is on those streams.
     """
 
     memory = Memory.GPU
-    INPUTS = 2
 
     def __init__(self, device: torch.device, cuda: Any = torch.cuda) -> None:
         self.device = device
         self._cuda = cuda
-        self._staged: list[_Staged] = []
-        self._turn = 0
-        self._published = cuda.Event()
+        self._published, self._added = cuda.Event(), cuda.Event()
         self._compared: list[tuple[torch.Tensor, Complaint]] = []
 
     def make_room(self) -> None:
@@ -120,25 +96,8 @@ class GpuStreams:
         used, cached = self._cuda.memory_allocated(self.device), self._cuda.memory_reserved(self.device)
         return f"torch holds {cached / 2**20:.0f} MiB on {self.device}, {(cached - used) / 2**20:.0f} MiB of it unused"
 
-    def reserve(self, nbytes: int) -> None:
-        self._staged = [
-            _Staged(torch.empty(nbytes, dtype=torch.uint8, device=self.device), self._cuda.Event())
-            for _ in range(self.INPUTS)
-        ]
-
-    def reduce_input(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
-        nbytes = numel * dtype.itemsize
-        if not self._staged or nbytes > self._staged[0].memory.numel():  # the addition reports the error
-            return torch.empty(numel, dtype=dtype, device=self.device)
-        staged = self._staged[self._turn]
-        self._turn = (self._turn + 1) % self.INPUTS
-        self._cuda.current_stream(self.device).wait_event(staged.added)
-        return staged.memory[:nbytes].view(dtype)
-
-    def added(self, reduce_input: torch.Tensor) -> None:
-        for staged in self._staged:
-            if staged.memory.data_ptr() == reduce_input.data_ptr():
-                staged.added.record(self._cuda.current_stream(self.device))
+    def added(self) -> None:
+        self._added.record(self._cuda.current_stream(self.device))
 
     def published(self) -> None:
         self._published.record(self._cuda.current_stream(self.device))
@@ -163,7 +122,7 @@ class GpuStreams:
         last = self._cuda.Event()
         try:
             last.record(self._cuda.current_stream(self.device))
-            while not all(event.query() for event in (last, *(staged.added for staged in self._staged))):
+            while not (last.query() and self._added.query()):
                 if time.monotonic() > deadline:
                     return False
                 time.sleep(0.001)

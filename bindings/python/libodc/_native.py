@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions of the package's C file (capsules.c) that run with the GIL."""
+"""The functions of the package's C file (native.c) that run with the GIL."""
 
 import ctypes
 from typing import Any
 
 from ._abi import packaged
 
-path = packaged("libodc_capsules.so")
+path = packaged("libodc_native.so")
 
 
 def _load() -> ctypes.PyDLL:
@@ -16,15 +16,15 @@ def _load() -> ctypes.PyDLL:
         raise ImportError(f"{path} cannot be loaded (install the package): {error}") from error
 
 
-_capsules = _load()
-delete_managed = ctypes.cast(_capsules.odc_delete_managed, ctypes.c_void_p)
-drop_capsule = ctypes.cast(_capsules.odc_drop_capsule, ctypes.c_void_p)
+_native = _load()
+delete_managed = ctypes.cast(_native.odc_delete_managed, ctypes.c_void_p)
+drop_capsule = ctypes.cast(_native.odc_drop_capsule, ctypes.c_void_p)
 
-look = _capsules.odc_look
-exchange = _capsules.odc_exchange
-tell = _capsules.odc_tell
+look = _native.odc_look
+exchange = _native.odc_exchange
+tell = _native.odc_tell
 
-take_kept: Any = _capsules.odc_take_kept
+take_kept: Any = _native.odc_take_kept
 """Returns, and forgets, what a callback of this thread has raised since the last time, or None."""
 take_kept.restype = ctypes.py_object
 take_kept.argtypes = ()

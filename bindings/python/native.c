@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What consumers of DLPack capsules and libodc call back: a callback of ctypes would lose an exception that is pending, or
- * that a signal handler raises before or after the callback's own code. And loops over many small pieces of memory. */
+ * that a signal handler raises before or after the callback's own code. And loops over memory. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -166,3 +166,40 @@ void odc_copy_each(size_t count, const uint64_t *to, const uint64_t *from, const
     }
 DIVIDE_EACH(odc_divide_each_f32, float)
 DIVIDE_EACH(odc_divide_each_f64, double)
+
+/* ---- Fingerprints, by which edits of memory are found: sums of its 32-bit words, of these sums and of those, in four
+ * columns. They differ if up to two words of a column do: each edit of an element, two elements that change places, two
+ * that change by as much in opposite directions. Other edits leave all twelve as they are by accident only, those of
+ * rows that change places, too. Whoever wants to can find some: there is no key. ---- */
+
+/* A vector that every processor has: compilers leave loops over numbers scalar, or their sums in memory. */
+typedef uint64_t four_words __attribute__((vector_size(16)));
+
+/* The first of a half do not wrap below 64 GiB. */
+typedef struct {
+    four_words low[3], high[3];
+} word_sums;
+
+static inline void add_words(word_sums *sums, four_words words) {
+    const four_words low_half = {UINT32_MAX, UINT32_MAX};
+    sums->low[0] += words & low_half;
+    sums->low[1] += sums->low[0];
+    sums->low[2] += sums->low[1];
+    sums->high[0] += words >> 32;
+    sums->high[1] += sums->high[0];
+    sums->high[2] += sums->high[1];
+}
+
+void odc_fingerprint(const void *memory, uint64_t bytes, void *fingerprint) {
+    word_sums sums = {0};
+    four_words words;
+    const char *at = memory;
+    for (; bytes >= sizeof words; at += sizeof words, bytes -= sizeof words) {
+        memcpy(&words, at, sizeof words);
+        add_words(&sums, words);
+    }
+    words = (four_words){0};
+    memcpy(&words, at, bytes);
+    add_words(&sums, words);
+    memcpy(fingerprint, &sums, sizeof sums);
+}
