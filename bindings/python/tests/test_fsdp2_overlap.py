@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from pathlib import Path
@@ -168,14 +168,14 @@ def sends(rank: int, size: int, told: bool, sent: Any, all_looked: Any) -> None:
             sent[rank] = job.context.stats().sent_bytes
             return float(sum(sent)) - minibatch * crossing
 
-        for minibatch in range(2):
-            for _ in job.microbatches(range(3)) if told else range(3):
+        for minibatch, known in enumerate([False, told, told]):
+            for _ in job.microbatches(range(3)) if known else range(3):
                 model(torch.ones(2, 8)).sum().backward()
             deadline = time.monotonic() + 60
-            while told and sent_in(minibatch) < crossing:
+            while known and sent_in(minibatch) < crossing:
                 assert time.monotonic() < deadline
                 time.sleep(0.001)
-            assert sent_in(minibatch) == (crossing if told else 0)
+            assert sent_in(minibatch) == (crossing if known else 0)
             all_looked.wait(60)
             job.sync_gradients()
             sent_in(minibatch)
@@ -224,6 +224,18 @@ def test_microbatches_of_several_backwards() -> None:
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_microbatches_are_all_yielded_in_order(count: int) -> None:
     assert list(told_of_last(range(count), None)) == list(range(count))
+
+
+def test_what_ranks_claim_is_not_read_ahead() -> None:
+    """Whose microbatch is computed is what has been claimed last: its seed and its cost are that one's."""
+    claimed: list[int] = []
+
+    def claims() -> Iterator[int]:
+        for number in range(3):
+            claimed.append(number)
+            yield number
+
+    assert [(number, claimed[-1]) for number in told_of_last(claims(), None)] == [(0, 0), (1, 1), (2, 2)]
 
 
 def asks_and_syncs(rank: int, size: int) -> None:

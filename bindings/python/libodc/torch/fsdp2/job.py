@@ -107,8 +107,9 @@ class Job:
         return self._context
 
     def microbatches(self, minibatch: Iterable[T]) -> Iterator[T]:
-        """Yields this rank's microbatches, each for one forward and backward, and reads one ahead. In the last one a
-        group's additions end with its own backward: between hosts its host's sums are then sent behind the rest."""
+        """Yields this rank's microbatches, each for one forward and backward. In the last one of a list a group's
+        additions end with its own backward: between hosts its host's sums are then sent behind the rest. Of what ranks
+        claim nobody knows the last one before its end."""
         return told_of_last(minibatch, self._overlap)
 
     def sync_gradients(

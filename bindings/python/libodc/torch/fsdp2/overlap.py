@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from datetime import timedelta
-from itertools import chain, pairwise
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -43,6 +42,7 @@ class Overlap:
 
     def __init__(self) -> None:
         self._additions: deque[Operation] = deque()
+        self._told = False  # when microbatches begin
         self._last = False  # the minibatch's last microbatch is running
         self._counts: dict[Shard, int] = {}  # additions in this microbatch
         self._usual: dict[Shard, int] = {}  # in every one so far; 0: they differed
@@ -67,11 +67,15 @@ class Overlap:
             shard.finish()
 
     def begin_microbatch(self) -> None:
-        for shard, count in self._counts.items():
+        self._end_microbatch()
+        self._told = True
+        self._last = False
+
+    def _end_microbatch(self) -> None:
+        for shard, count in self._counts.items() if self._told else ():
             if self._usual.setdefault(shard, count) != count:
                 self._usual[shard] = 0
         self._counts.clear()
-        self._last = False
 
     def begin_last(self) -> None:
         """Also finishes each shard, behind its last addition, so that its host's sums are sent while others compute."""
@@ -81,7 +85,8 @@ class Overlap:
     def synced(self) -> None:
         """The sync has completed all additions."""
         self._additions.clear()
-        self._last = False
+        self._end_microbatch()
+        self._told = self._last = False
 
 
 def overlap_of(routes: list[Route], memory: Memory) -> Overlap | None:
@@ -93,9 +98,10 @@ def overlap_of(routes: list[Route], memory: Memory) -> Overlap | None:
 
 
 def told_of_last(microbatches: Iterable[T], overlap: Overlap | None) -> Iterator[T]:
-    """Yields them, and tells `overlap` which one is the last."""
-    end: Any = object()
-    for microbatch, following in pairwise(chain(microbatches, [end])):
+    """Yields them, and tells `overlap` which one is the last, if they are counted. Reads none ahead: what claims them
+    measures how long each is computed."""
+    last = len(microbatches) - 1 if isinstance(microbatches, Sized) else -1
+    for number, microbatch in enumerate(microbatches):
         if overlap is not None:
-            overlap.begin_last() if following is end else overlap.begin_microbatch()
+            overlap.begin_last() if number == last else overlap.begin_microbatch()
         yield microbatch
