@@ -16,7 +16,6 @@ constexpr int64_t kHelloNs = 5'000'000'000;         // for a client to prove its
 constexpr int64_t kCrowdedHelloNs = 1'000'000'000;  // where it keeps others out
 constexpr int64_t kBriefNs = 500'000'000;           // the same for a rank 0 that its caller has interrupted
 constexpr int64_t kLastRoundNs = 1'000'000'000;
-constexpr size_t kNamed = 16;  // missing ranks named before the rest is counted
 
 }  // namespace
 
@@ -435,7 +434,7 @@ std::string RendezvousServer::missing() const {
             ranks.push_back(formatted("rank {}", rank));
         }
     }
-    text += "; missing: " + listed(ranks, ", ", kNamed);
+    text += "; missing: " + listed(ranks, ", ", kMostNamed);
     return text + formatted(" ({} of {} {}{})", present_, size_, round_ > 1 ? "came again" : "came", turned_away());
 }
 

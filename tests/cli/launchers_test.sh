@@ -8,12 +8,10 @@ odc=${ODC:?the path of the odc command}
 join=${ODC_BUILD_DIR:?the build directory}/tests/cli/join
 # shellcheck source-path=SCRIPTDIR source=../harness/shell_checks.sh
 . "${ODC_SOURCE_DIR:?the folder of the sources}/tests/harness/shell_checks.sh"
+# shellcheck source-path=SCRIPTDIR source=../harness/launchers.sh
+. "$ODC_SOURCE_DIR/tests/harness/launchers.sh"
 
 export ODC_TIMEOUT_MS=30000
-# For Open MPI: as root in containers, more ranks than cores, and machines without ssh.
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_plm_rsh_agent=true
-export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe PRTE_MCA_plm_ssh_agent=true # of Open MPI 5
 # Leaks of the launchers' own libraries in a rank are not this library's.
 export ASAN_OPTIONS=detect_leaks=0
 
@@ -57,18 +55,6 @@ refuses() {
     grep -q -- "$word" "$work/out" || fail "'$*' does not say '$word': $(cat "$work/out")"
 }
 
-# The first of the commands whose --version contains $1.
-find_launcher() {
-    local words=$1 command
-    shift
-    for command in "$@"; do
-        if command -v "$command" >/dev/null && "$command" --version 2>&1 | grep -q "$words"; then
-            echo "$command"
-            return
-        fi
-    done
-}
-
 joins "odc run" 3 "$odc" run -n 3 -- "$join"
 two_jobs "odc run" "$odc" run -n 2 -- "$join"
 
@@ -77,10 +63,10 @@ if [ -n "$mpirun" ]; then
     joins "Open MPI" 3 "$mpirun" -n 3 "$join"
     two_jobs "Open MPI" "$mpirun" -n 2 "$join"
     # As on several hosts: PMIx tells the ranks' hosts.
-    if "$odc" info 2>/dev/null | grep -qi "without PMIx"; then
-        echo "Open MPI, several hosts: skipped, this libodc was built without PMIx"
-    else
+    if has_pmix; then
         joins "Open MPI, PMIx" 3 "$mpirun" -n 3 sh -c "OMPI_COMM_WORLD_LOCAL_SIZE=1 exec '$join'"
+    else
+        echo "Open MPI, several hosts: skipped, this libodc was built without PMIx"
     fi
 else
     echo "Open MPI: skipped, mpirun is not installed"

@@ -1,37 +1,71 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Ranks of builds with different layouts refuse each other and name both versions, when they meet by name on one host and over
-# TCP. ODC_BUILD_DIR: the build with tests/cli/join and tests/cli/next_layout.
+# Ranks of builds with different layouts refuse each other and name both versions, whichever way they meet: by name on one host,
+# over TCP, by the program's all-gather, and by PMIx where Open MPI is. ODC_BUILD_DIR: the build with tests/cli/join and
+# tests/cli/next_layout.
 set -u
 
 programs=${ODC_BUILD_DIR:?the build directory}/tests/cli
 # shellcheck source-path=SCRIPTDIR source=../harness/shell_checks.sh
 . "${ODC_SOURCE_DIR:?the folder of the sources}/tests/harness/shell_checks.sh"
+# shellcheck source-path=SCRIPTDIR source=../harness/launchers.sh
+. "$ODC_SOURCE_DIR/tests/harness/launchers.sh"
 
 ours=$(sed -n 's/^#define ODC_LAYOUT_VERSION //p' "$ODC_SOURCE_DIR/lib/base/layout_version.cc")
 theirs=4000000000
+export ODC_TIMEOUT_MS=20000
 
-# refuse NAME VARIABLE=VALUE...: rank 1 is of the other build; both ranks fail, and the error of rank WHO names both versions.
-refuse() {
-    local name=$1 first
-    shift
-    echo "$name"
-    env "$@" ODC_TIMEOUT_MS=20000 ODC_RANK=0 ODC_SIZE=2 timeout 60 "$programs/join" >"$work/first" 2>&1 &
-    first=$!
-    expect 1 env "$@" ODC_TIMEOUT_MS=20000 ODC_RANK=1 ODC_SIZE=2 LD_LIBRARY_PATH="$programs/next_layout" "$programs/join"
-    wait "$first"
-    same $? 1
-    for said in "$err" "$(cat "$work/first")"; do
-        contains "$said" "version $ours"
-        contains "$said" "version $theirs"
+# both_said NAME OF: what each rank said, in $work/said.RANK, names both versions OF what differs first.
+both_said() {
+    local rank version
+    for rank in 0 1; do
+        said=$(cat "$work/said.$rank")
+        for version in "$ours" "$theirs"; do
+            contains "$said" "version $version"
+        done
+        contains "$said" " of $2"
         contains "$said" "give all ranks the same libodc"
+        echo "$1, rank $rank: $said"
     done
-    echo "$err"
-    cat "$work/first"
 }
 
-refuse "by name" ODC_JOB="layout-$unique"
+# refuse NAME OF VARIABLE=VALUE... [-- ARGUMENT OF join]: rank 1 is of the other build; both ranks fail.
+refuse() {
+    local name=$1 of=$2 first variables=(ODC_SIZE=2)
+    shift 2
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do
+        variables+=("$1")
+        shift
+    done
+    shift $(($# > 0))
+    timeout 60 env "${variables[@]}" ODC_RANK=0 "$programs/join" "$@" >"$work/said.0" 2>&1 &
+    first=$!
+    expect 1 env "${variables[@]}" ODC_RANK=1 LD_LIBRARY_PATH="$programs/next_layout" "$programs/join" "$@"
+    echo "$err" >"$work/said.1"
+    wait "$first"
+    same $? 1
+    both_said "$name" "$of"
+}
+
+refuse "by name" "the rendezvous protocol" ODC_JOB="layout-$unique"
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-refuse "over TCP" ODC_JOB="layout-tcp-$unique" ODC_RENDEZVOUS="127.0.0.1:$port" ODC_SECRET="a secret of this test"
+refuse "over TCP" "the rendezvous protocol" ODC_JOB="layout-tcp-$unique" ODC_RENDEZVOUS="127.0.0.1:$port" ODC_SECRET="a secret of this test"
+mkdir "$work/meet"
+refuse "by the program's all-gather" "libodc's shared layout" -- "$work/meet"
+
+mpirun=$(find_launcher "Open MPI\|OpenRTE" mpirun.openmpi mpirun)
+if [ -z "$mpirun" ]; then
+    echo "by PMIx: skipped, mpirun is not installed"
+elif ! has_pmix; then
+    echo "by PMIx: skipped, this libodc was built without PMIx"
+else
+    # As on several hosts. Each rank ends well, since mpirun kills the others of one that does not.
+    rm "$work"/said.*
+    # shellcheck disable=SC2016 # the inner shell's
+    expect 0 "$mpirun" -n 2 sh -c 'export OMPI_COMM_WORLD_LOCAL_SIZE=1
+        [ "$OMPI_COMM_WORLD_RANK" = 0 ] || export LD_LIBRARY_PATH="$2/next_layout"
+        ! "$2/join" >"$1/said.$OMPI_COMM_WORLD_RANK" 2>&1' sh "$work" "$programs"
+    both_said "by PMIx" "libodc's shared layout"
+fi
 
 [ "$failures" -eq 0 ]

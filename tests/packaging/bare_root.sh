@@ -77,7 +77,6 @@ bounded 5400 unshare --mount --pid --fork --kill-child --propagation private bas
     [ -z "$sources" ] || echo "$sources" >"$root/etc/apt/sources.list"
     mount --bind "$archives" "$root/var/cache/apt/archives"
     mount --bind /dev/null "$root/proc/kallsyms" # see tests/harness/cheap_reads.sh, which cannot run there
-    echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/unsafe-io" # it is temporary
     for folder in $shared; do
         mkdir -p "$root$folder"
         mount --bind "$folder" "$root$folder"

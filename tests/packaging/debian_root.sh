@@ -21,6 +21,7 @@ make_debian_root() {
     shift 3
     debootstrap --variant=minbase "$@" "$suite" "$root" ${mirror:+"$mirror"} || return
     cp /etc/resolv.conf "$root/etc/" || return
+    echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/unsafe-io" || return # it is temporary
     # debootstrap may have mounted them.
     mountpoint -q "$root/proc" || mount -t proc proc "$root/proc" || return
     ! mountpoint -q "$root/sys" || umount "$root/sys" || return

@@ -197,7 +197,8 @@ def launch(launcher: str, tmp_path: Path, how: str) -> subprocess.CompletedProce
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_all_end_when_one_fails(launcher: str, tmp_path: Path) -> None:
-    for how in ("in the minibatch", "before the clip", "not at all"):
+    # None fails under torchrun in test_minimal_fsdp2.py.
+    for how in ("in the minibatch", "before the clip", *["not at all"][: launcher == "odc run"]):
         folder = tmp_path / how.replace(" ", "-")
         folder.mkdir()
         ended = launch(launcher, folder, how)

@@ -53,10 +53,9 @@ def with_summary(ended: subprocess.CompletedProcess[str], report: Path) -> Ended
 
 
 def run(folder: Path, ranks: int, *arguments: str) -> Ended:
-    start = [str(odc_command()), "run", "-n", str(ranks)] if ranks > 1 else []
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ODC_")}
     report = folder / f"report {ranks}"
-    words = [*start, sys.executable, *words_of(report, *arguments)]
+    words = [str(odc_command()), "run", "-n", str(ranks), sys.executable, *words_of(report, *arguments)]
     ended = subprocess.run(words, env=environment, cwd=folder, capture_output=True, text=True, timeout=300)
     return with_summary(ended, report)
 
@@ -82,7 +81,7 @@ def test_the_arms_have_the_same_rewards_on_any_number_of_ranks(tmp_path: Path) -
     assert "the same rewards and parameters, bit by bit, in odc-equal, odc-free, odc-claims" in ended.stdout
     results = [arms[name] for name in ("odc-equal", "odc-free", "odc-claims")]
     for ranks in (1, 3):
-        other_ended, other = run(tmp_path, ranks, *options, "--arms", "odc-free")
+        other_ended, other = forked(tmp_path, ranks, *options, "--arms", "odc-free")
         assert other_ended.returncode == 0, other_ended.stderr
         results.append(other["arms"]["odc-free"])
         if ranks == 1:

@@ -32,17 +32,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def launched(ranks: int, words: list[str], folder: Path, seconds: float) -> subprocess.CompletedProcess[str]:
-    start = [str(odc_command()), "run", "-n", str(ranks)] if ranks > 1 else []
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ODC_")}
-    command = [*start, sys.executable, *words]
+    command = [str(odc_command()), "run", "-n", str(ranks), sys.executable, *words]
     return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=seconds)
 
 
 def run(folder: Path, ranks: int, reduce: str, report: str, *more: str) -> subprocess.CompletedProcess[str]:
-    """f32 by the launcher; bf16 by forked ranks, which have torch."""
+    """By forked ranks, which have torch, but for the kill in f32, of which the launcher tells."""
     small = ["--minibatches", "5", "--width", "32", "--blocks", "1", "--length-scale", "256"]
     words = [str(SCRIPT), "exact", "--data", "corpus", *small, "--reduce", reduce, "--report", report, *more]
-    return (launched if reduce == "f32" else run_forked)(ranks, words, folder, 180)
+    return (launched if reduce == "f32" and "--kill" in more else run_forked)(ranks, words, folder, 180)
 
 
 def summary(folder: Path, ended: subprocess.CompletedProcess[str], report: str) -> dict[str, Any]:

@@ -20,7 +20,6 @@ namespace {
 
 constexpr int64_t kHelloNs = 2'000'000'000;   // until a connection must have sent its hello
 constexpr int64_t kNameRetryNs = 10'000'000;  // until the name is tried again, if its holder cannot be waited for
-constexpr size_t kNamed = 16;                 // missing ranks named before the rest is counted
 
 // Ranks of the group have local ranks, in order; the leader's is 0.
 class Leader {
@@ -280,7 +279,7 @@ private:
         }
         std::string text =
             formatted("odc_init waited {:.3g} s at \"{}\"; missing: {} ({} of {} came", deadline_.waited_s(),
-                      group_.name, listed(ranks, ", ", kNamed), present_, local_size_);
+                      group_.name, listed(ranks, ", ", kMostNamed), present_, local_size_);
         if (turned_away_ > 0) {
             text += formatted(", {} {} turned away", turned_away_,
                               turned_away_ == 1 ? "connection was" : "connections were");

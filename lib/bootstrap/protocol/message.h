@@ -16,6 +16,7 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr std::array<char, 8> kRendezvousMagic = {'o', 'd', 'c', ' ', 'm', 'e', 'e', 't'};
 constexpr size_t kMaxSentence = 4096;
+constexpr size_t kMostNamed = 16;  // missing ranks that a sentence names before it counts the rest
 
 // Connections of those who have not said who they are may be anybody's: so many at a time, beside as many as there are ranks.
 constexpr size_t kMostUndecided = 64;
