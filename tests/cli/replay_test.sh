@@ -84,7 +84,7 @@ start_neighbours
 if neighbours_are_busy; then
     "$odc" replay --lengths "$lengths" --ranks 2 --minibatch 2 --minibatches 4 --seconds 3 --scale 65536 \
         --timeline "$scratch/busy.svg" >"$scratch/out" 2>"$scratch/err"
-    grep -qE '^verdict: not resolved: other programs used [0-9]+ % of the processors; measured: ' "$scratch/out"
+    grep -qE '^verdict: not resolved: other programs used [0-9]+ % of the processors$' "$scratch/out"
     table_follows_verdict
     grep -q 'The whole run: not resolved' "$scratch/busy.svg"
     if grep -qE '×|→' "$scratch/busy.svg"; then
@@ -298,7 +298,7 @@ if [ -w /dev/full ]; then
     check "$scratch/out" 'len(arms) == 6'
 fi
 "$odc" replay --ranks 2 --minibatch 2 --minibatches 1 --seconds 0.5 --scale 65536 >"$scratch/out" 2>"$scratch/err"
-grep -qE '^verdict: not resolved: .*[0-9]x in one pair over collective \+ lb-micro; .*[0-9]x in one pair over' "$scratch/out"
+grep -qE '^verdict: not resolved: [^;]*$' "$scratch/out"
 # Two pictures in one file, by different names, would overwrite each other.
 refuses 2 "are one file" --lengths "$lengths" --timeline "$scratch/one" --trace "$scratch/corpus/../one"
 test "$(wc -l <"$scratch/err")" = 1

@@ -25,7 +25,7 @@ diff <(form "$work/shown") <(form "$work/printed") || { echo "docs/command.md do
 
 # The loop and the processors are the machine's, and whether there are ratios depends on the verdict.
 bench_form() {
-    form "$1" | sed -E '/^libodc N\.N/d; /^ measured beside them: /d; s/ \((memcpy|non-temporal copy)\)$//; s/N \(N to N\)$/-/'
+    form "$1" | sed -E '/^libodc N\.N/d; s/ \((memcpy|non-temporal copy)\)$//; s/N \(N to N\)$/-/'
 }
 sed -n '/^odc bench gather: /,/^```$/p' "$ODC_SOURCE_DIR/docs/command.md" | sed '$d' >"$work/shown"
 timeout 60 "$ODC" bench gather --bytes 64KiB --pairs 6 --sample-ms 1 >"$work/printed" 2>"$work/err" || { cat "$work/err" >&2; exit 1; }

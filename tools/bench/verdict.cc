@@ -19,10 +19,10 @@ std::string bar_text(const std::string &bar, double better, double worse, const 
 std::string verdict(const BenchOptions &options, const Disturbance &disturbance, const std::string &verb,
                     const std::string &measured, const std::string &bar) {
     if (const auto why = not_resolved(disturbance.others)) {
-        return fmt::format("{}; measured beside them: {}", *why, measured);
+        return *why;
     }
     if (options.pairs < kLeastPairsOfInterval) {
-        return fmt::format("not resolved: an interval takes {} pairs; measured: {}", kLeastPairsOfInterval, measured);
+        return fmt::format("not resolved: an interval takes {} pairs", kLeastPairsOfInterval);
     }
     return fmt::format("{} {}{}", verb, measured, bar);
 }

@@ -181,10 +181,7 @@ std::optional<std::string> doubt(const Report &report) {
     return std::nullopt;
 }
 
-std::string speedup_text(const Report &report, const Arm &arm, const MedianInterval &speedup) {
-    if (window_count(report.settings, report.workload) == 1) {
-        return fmt::format("{:.2f}x in one pair over {}", speedup.median, arm_name(arm));
-    }
+std::string speedup_text(const Arm &arm, const MedianInterval &speedup) {
     return fmt::format("{:.2f} to {:.2f}x, median {:.2f}x, over {}", speedup.low, speedup.high, speedup.median,
                        arm_name(arm));
 }
@@ -192,12 +189,12 @@ std::string speedup_text(const Report &report, const Arm &arm, const MedianInter
 }  // namespace
 
 std::string verdict(const Report &report) {
+    if (const auto why = doubt(report)) {
+        return fmt::format("verdict: {}", *why);
+    }
     std::vector<std::string> texts;
     for (const auto &[arm, speedup] : compared(report)) {
-        texts.push_back(speedup_text(report, arm, speedup));
-    }
-    if (const auto why = doubt(report)) {
-        return fmt::format("verdict: {}; measured: {}", *why, fmt::join(texts, "; "));
+        texts.push_back(speedup_text(arm, speedup));
     }
     return fmt::format("verdict: these lengths{}: {}; {}{}", report.settings.hosts > 1 ? " and links" : "",
                        fmt::join(texts, "; "), idle_text(report),
@@ -212,8 +209,7 @@ std::string whole_run(const Report &report) {
     if (const auto why = doubt(report)) {
         return "The whole run: " + *why + ".";
     }
-    return fmt::format("The whole run: {}; {}.", speedup_text(report, kBaseline, report.gain.speedup),
-                       idle_text(report));
+    return fmt::format("The whole run: {}; {}.", speedup_text(kBaseline, report.gain.speedup), idle_text(report));
 }
 
 std::vector<PicturedRun> pictured_runs(const Report &report, const RunRecords &records) {

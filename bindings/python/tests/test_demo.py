@@ -27,8 +27,7 @@ def test_the_demo_prints_a_table_and_a_verdict_and_draws(tmp_path: Path, own: bo
     assert f"{6 if own else 796} lengths" in ended.stdout
     assert len(re.findall(r"^(?:collective|odc) \+ .*%$", ended.stdout, re.M)) == 6
     *_, verdict, picture = ended.stdout.splitlines()
-    speedup = r"\d+\.\d\d to \d+\.\d\dx, median \d+\.\d\dx, over collective \+"
-    assert re.match(rf"verdict: (?:these lengths: |not resolved: ).*{speedup} lb-micro; {speedup} sorted-rows", verdict)
+    assert re.match("verdict: not resolved: (?:3 pairs are the least|other programs used)", verdict)
     assert picture == f"picture: {(tmp_path / 'odc-demo.svg').resolve()}"
     minidom.parse(str(tmp_path / "odc-demo.svg"))
 

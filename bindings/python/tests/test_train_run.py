@@ -190,8 +190,7 @@ def test_compute_that_is_longer_than_its_spans_is_no_result(tmp_path: Path, corp
     assert (status, other_status) == (0, 0), err
     verdict = next(line for line in out.splitlines() if line.startswith("verdict"))
     assert verdict.startswith("verdict: not resolved: with 3 samples a rank real compute was longer than 100.00%")
-    assert "3 pairs of turns are the least; measured: odc + lb-mini over collective + lb-micro and" in verdict
-    assert verdict.endswith("in one pair with 1 sample a rank") and " to " not in verdict.partition("measured: ")[2]
+    assert verdict.endswith(", 3 pairs of turns are the least")
     rows = re.findall(r"^(?:collective|odc) \+ .*$", out, re.M)
     assert len(rows) == 8 and all(re.search(r" \d+ +- +[\d.]+% ", row) for row in rows), out
     assert "gain of" not in out and "x" not in "".join(rows)

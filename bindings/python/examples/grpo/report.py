@@ -128,7 +128,7 @@ def report(settings: Settings, ranks: int, outcomes: Mapping[str, Outcome], othe
     if updates:
         overruns = together(updates)
         doubt = overruns.doubt("raise --emulate")
-        words = verdict(f"{sentence(updates)}; {words}", others, settings.rollouts - 1, *([doubt] if doubt else []))
+        words = f"{verdict(sentence(updates), others, settings.rollouts - 1, *([doubt] if doubt else []))}; {words}"
     shown = words if updates else f"verdict: {words}"
     lines = [
         shown,

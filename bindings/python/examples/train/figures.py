@@ -64,8 +64,6 @@ class Gain:
         return median(self.ratios)
 
     def __str__(self) -> str:
-        if len(self.ratios) == 1:
-            return f"{self.median:.2f}x in one pair"
         return (
             f"{min(self.ratios):.2f} to {max(self.ratios):.2f}x, median {self.median:.2f}x of {len(self.ratios)} pairs"
         )

@@ -55,7 +55,7 @@ def verdict(measured: str, others: float | None, pairs: int, *doubts: str) -> st
         why.append(f"other programs used {others:.0%} of the processors")
     if pairs < LEAST_PAIRS:
         why.append(f"{LEAST_PAIRS} pairs of turns are the least")
-    return f"{_UNRESOLVED}{', '.join(why)}; measured: {measured}" if why else f"verdict: {measured}"
+    return f"{_UNRESOLVED}{', '.join(why)}" if why else f"verdict: {measured}"
 
 
 def resolved(verdict: str) -> bool:
@@ -77,7 +77,7 @@ def circumstances(others: float | None, repeated: int) -> dict[str, object]:
 
 
 def _commit() -> str | None:
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
