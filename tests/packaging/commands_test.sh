@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Each line of each `sh` block of the pages: its program, script, preset and options exist; what only prints help is run, of the
-# rest is said which file runs it, which is searched for the words that do, or why nothing does. Links to other sites are listed
-# and their form is checked, as tests have no network. sessions_test.sh runs the `console` blocks.
+# rest is said which file runs it, which is searched for the words that do, or why nothing does. Of `odc ...` within the text the
+# verb, the options and the scripts exist. Links to other sites are listed and their form is checked, as tests have no network.
+# sessions_test.sh runs the `console` blocks.
 set -u
 : "${ODC_SOURCE_DIR:?the folder of the sources}" "${ODC:?the odc command}"
 cd "$ODC_SOURCE_DIR" || exit 1
@@ -37,7 +38,8 @@ WHO_RUNS = {
         "odc run -n 4 build/train": ("tests/cpp.sh", 'trains_as_one "$work/examples/train"')},
     "bindings/python/MIGRATING.md": {
         "torchrun": (PYTHON + "test_migrating.py", 'block("What changes in every loop", "sh")'),
-        "accelerate launch": (PYTHON + "test_fsdp2_launched.py", 'block("Accelerate", "sh")')},
+        "accelerate launch": (PYTHON + "test_fsdp2_launched.py", 'block("Accelerate", "sh")'),
+        "python3 -m verl.trainer.main_ppo": "needs Ray and GPUs; test_fsdp2_verl.py checks that verl has the settings"},
     "bindings/python/README.md": {
         "pip install -v ./bindings/python": ("tests/venv.sh", "install --force-reinstall --no-deps"),
         "export ODC_LIBRARY=": (PYTHON + "test_abi.py", "ODC_LIBRARY=str(")},
@@ -80,7 +82,7 @@ WHO_RUNS = {
         "tests/perf/run.sh": "measures for a minute; perf_test.sh runs its program for a moment",
         "tests/perf/compare.sh": ("tests/perf/perf_test.sh", '"$compare" "$work/before.json" "$work/after.json"')},
 }
-failures, not_run, elsewhere, ran, claimed = [], [], [], 0, set()
+failures, not_run, elsewhere, ran, spans, claimed = [], [], [], 0, 0, set()
 
 
 def helps(command):
@@ -115,6 +117,32 @@ def commands(line):
     return [part for part in parts if part]
 
 
+def of_odc(verb, rest):
+    """Checks its options; returns the command that odc run starts."""
+    own, command = rest, []
+    if verb == "run":
+        own, command = [], list(rest)
+        while command and command[0].startswith("-") and command[0] != "--":
+            own.append(command[0])
+            command = command[2:]
+    options(own, helps([os.environ["ODC"], verb, "--help"]), f"odc {verb}")
+    return command[1:] if command[:1] == ["--"] else command
+
+
+def within_text(page, text):
+    """How many are checked."""
+    spans = re.findall(r"(?<!`)`(odc \w[^`]*)`", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M))
+    for span in spans:
+        try:
+            (_, verb, *rest), *_ = commands(span.replace("\\|", "|"))
+            command = of_odc(verb, rest) if verb != "VERB" else []
+            for word in command:
+                assert not re.search(r"/.*\.(py|sh)$", word) or script(word, page)
+        except (AssertionError, ValueError) as error:
+            failures.append(f"{page}: `{span}`: {error!r}")
+    return len(spans)
+
+
 def check(words, page):
     """Whether it has been run."""
     while words and re.match(r"[A-Z_]+=", words[0]):
@@ -123,18 +151,9 @@ def check(words, page):
         return False
     program, *rest = words
     if program == "odc" or program.endswith("/tools/odc"):
-        verb, *rest = rest
-        own = rest
-        if verb == "run":
-            known = helps([os.environ["ODC"], "run", "--help"])
-            own, rest = [], list(rest)
-            while rest and rest[0].startswith("-") and rest[0] != "--":
-                own += rest[:2]
-                rest = rest[2:]
-            options(own[::2], known, "odc run")
-            check(rest[1:] if rest[:1] == ["--"] else rest, page)
-            return False
-        options(own, helps([os.environ["ODC"], verb, "--help"]), f"odc {verb}")
+        check(of_odc(rest[0], rest[1:]), page)
+        return False
+    if program in ("python", "python3") and rest[0] == "-m":  # no script of this repository
         return False
     if program in ("python", "python3"):
         path = script(rest[0], page)
@@ -178,8 +197,9 @@ def who_runs(line, page):
 
 for page in PAGES:
     text = page.read_text()
+    spans += within_text(page, text)
     for block in re.findall(r"^```(?:sh|bash|shell)\n(.*?)^```", text, re.S | re.M):
-        for line in block.splitlines():
+        for line in block.replace("\\\n", "").splitlines():
             for words in commands(line):
                 command = shlex.join(words)
                 try:
@@ -198,8 +218,8 @@ failures += [f"{page} has no line '{begin}'" for page, lines in WHO_RUNS.items()
 links = sorted({link for page in PAGES for link in re.findall(r"\]\((https?:[^)]*)\)", page.read_text())})
 failures += [f"{link} is no link" for link in links if not re.fullmatch(r"https://[\w.-]+\.[a-z]+(/[\w./~%#?=&+@-]*)?", link)]
 print(*elsewhere, *not_run, *(f"{link}: not followed" for link in links),
-      f"{ran} run here, {len(elsewhere)} by other files, {len(not_run)} not run", sep="\n")
-if ran < 1 or len(elsewhere) < 30 or len(links) < 5:
-    failures.append("too few lines or links were found")
+      f"{ran} run here, {len(elsewhere)} by other files, {len(not_run)} not run, {spans} within text", sep="\n")
+if ran < 1 or len(elsewhere) < 30 or spans < 40 or len(links) < 5:
+    failures.append("too few lines, commands within text or links were found")
 sys.exit("\n".join(failures) if failures else 0)
 PYTHON
