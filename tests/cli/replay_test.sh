@@ -180,7 +180,6 @@ grep -qE 'fill="#(7b3f98|b98ad0)" d="M' "$scratch/t.svg" # one of their shades
 for arm in "odc + lb-mini + lookahead + speeds" "odc + lookahead + claims" "odc + lb-mini + lookahead + speeds + claims"; do
     grep -qE "^${arm//+/\\+} .* %$" "$scratch/out"
 done
-grep -q "over odc + lb-mini + lookahead" "$scratch/out"
 
 # The table; a corpus; more ranks than elements in a layer; a rank alone.
 mkdir "$scratch/corpus"
