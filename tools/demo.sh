@@ -22,6 +22,10 @@ updates=(--rollouts 5)
 usage() { sed -n '/^# usage:/,/^set/s/^# \{0,1\}//p' "$0"; }
 case $* in
 '' | grpo) ;;
+--help | -h)
+    usage
+    exit
+    ;;
 'lengths --help' | 'lengths -h')
     usage # libodc, which has the whole help, may not be installed yet
     exit
