@@ -172,13 +172,14 @@ DIVIDE_EACH(odc_divide_each_f64, double)
  * that change by as much in opposite directions. Other edits leave all twelve as they are by accident only, those of
  * rows that change places, too. Whoever wants to can find some: there is no key. ---- */
 
-/* A vector that every processor has: compilers leave loops over numbers scalar, or their sums in memory. */
+/* Of two 64-bit numbers, so of four words. A vector that every processor has: compilers leave loops over numbers scalar, or their sums in memory. */
 typedef uint64_t four_words __attribute__((vector_size(16)));
 
 /* The first of a half do not wrap below 64 GiB. */
 typedef struct {
     four_words low[3], high[3];
 } word_sums;
+_Static_assert(sizeof(word_sums) == 96, "FINGERPRINT_BYTES of _loops.py");
 
 static inline void add_words(word_sums *sums, four_words words) {
     const four_words low_half = {UINT32_MAX, UINT32_MAX};

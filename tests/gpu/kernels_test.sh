@@ -1,16 +1,20 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The PTX of the GPU kernels, of the library and of odc bench, matches their source, compiles without a warning or a spill for
-# each generation of GPUs, and uses the expected instructions; the library's machine code is made from it. Needs nvcc, and nvdisasm or cuobjdump to check machine code.
+# each generation of GPUs, and uses the expected instructions; the library's machine code is made from it. Needs nvcc, and nvdisasm or
+# cuobjdump to check machine code.
 set -u
 : "${ODC_SOURCE_DIR:?the folder of the sources}"
 . "$ODC_SOURCE_DIR/tests/harness/shell_checks.sh"
 PATH=$PATH:/usr/local/cuda/bin:$(echo "$ODC_SOURCE_DIR"/build/python/lib/python3*/site-packages/nvidia/cu13/bin)
 
+kernels=$ODC_SOURCE_DIR/lib/transport/cuda/kernels
+(cd "$kernels" && sha256sum --check --quiet cubins.sha256) || fail "the machine code is of other PTX: run $kernels/make_cubin.sh"
+[ "$failures" -eq 0 ] || exit 1
+
 for tool in nvcc ptxas; do
     command -v $tool >/dev/null || { echo "$tool was not found"; exit 77; }
 done
-kernels=$ODC_SOURCE_DIR/lib/transport/cuda/kernels
 plain=$ODC_SOURCE_DIR/tools/gpu/kernels
 seconds=120
 notes=
@@ -35,7 +39,6 @@ compare "$plain" plain_add.ptx
 
 # The machine code is what the PTX here makes.
 assembler=$(echo "$ODC_SOURCE_DIR"/build/python/lib/python3*/site-packages/nvidia/cuda_nvcc/bin/ptxas)
-(cd "$kernels" && sha256sum --check --quiet cubins.sha256) || fail "the cubins are of other PTX: run $kernels/make_cubin.sh"
 if [ -e "$assembler" ]; then
     chmod +x "$assembler" # pip leaves it without
     PTXAS=$assembler expect 0 bash "$kernels/make_cubin.sh" "$work"

@@ -63,6 +63,8 @@ done
 cp -r "$source"/bindings/python/{libodc,tests,bench,examples,pyproject.toml} "$tree/bindings/python/"
 "${CC:-cc}" -O2 -fPIC -shared "$source/bindings/python/native.c" -o "$tree/bindings/python/libodc/libodc_native.so"
 cp -r "$source/tests/hardware" "$tree/tests/hardware"
+mkdir -p "$tree/tests/harness"
+cp "$source/tests/harness/terminal.py" "$tree/tests/harness/" # a Python test reads a terminal by it
 rm -rf "$tree/tests/hardware/results"
 find "$tree" -name __pycache__ -prune -exec rm -r {} +
 

@@ -3,6 +3,7 @@
 
 import os
 import pty
+import signal
 import subprocess
 import tempfile
 import threading
@@ -16,9 +17,9 @@ def run(command: list[str], **options: Any) -> tuple[int, bytes, bytes]:
     terminal, stderr = pty.openpty()
     shown = b""
     with tempfile.TemporaryFile() as stdout:
-        program = subprocess.Popen(command, stdout=stdout, stderr=stderr, **options)
+        program = subprocess.Popen(command, stdout=stdout, stderr=stderr, start_new_session=True, **options)
         os.close(stderr)
-        late = threading.Timer(LIMIT, program.kill)
+        late = threading.Timer(LIMIT, os.killpg, (program.pid, signal.SIGKILL))
         late.daemon = True
         late.start()
         try:

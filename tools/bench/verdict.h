@@ -18,7 +18,7 @@ std::optional<double> ratio_bar(const BenchOptions &options, int ranks);
 std::optional<double> sync_bar_usec(const BenchOptions &options, int ranks);
 
 // "reached 0.971 (0.952 to 0.983) of the bare copy; bar 0.95: met", or "not resolved: other programs used 55 % of the
-// processors; measured beside them: 0.971 ...". `limit`: "the bare copy".
+// processors". `limit`: "the bare copy".
 std::string ratio_verdict(const BenchOptions &options, const MedianInterval &ratio, const std::string &limit,
                           std::optional<double> bar, const Disturbance &disturbance);
 // The fewest of all ranks together.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FSDP2 over ODC, complete: torchrun --nproc-per-node 2 minimal_fsdp2.py or odc run -n 2 python3 minimal_fsdp2.py
-For each minibatch rank 0 prints a line: "11: loss 1.758, samples by rank [16, 16], waited 0.01 s"."""
+"""FSDP2 over ODC: torchrun --nproc-per-node 2 minimal_fsdp2.py or odc run -n 2 python3 minimal_fsdp2.py; prints
+11: loss 1.758, samples by rank [16, 16], waited 0.01 s"""
 
 import random
 

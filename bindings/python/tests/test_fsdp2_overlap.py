@@ -230,12 +230,16 @@ def test_what_ranks_claim_is_not_read_ahead() -> None:
     """Whose microbatch is computed is what has been claimed last: its seed and its cost are that one's."""
     claimed: list[int] = []
 
-    def claims() -> Iterator[int]:
-        for number in range(3):
-            claimed.append(number)
-            yield number
+    class Claims:
+        def __iter__(self) -> Iterator[int]:
+            for number in range(3):
+                claimed.append(number)
+                yield number
 
-    assert [(number, claimed[-1]) for number in told_of_last(claims(), None)] == [(0, 0), (1, 1), (2, 2)]
+        def __len__(self) -> int:
+            raise TypeError("as that of a DataLoader of an IterableDataset")
+
+    assert [(number, claimed[-1]) for number in told_of_last(Claims(), None)] == [(0, 0), (1, 1), (2, 2)]
 
 
 def asks_and_syncs(rank: int, size: int) -> None:

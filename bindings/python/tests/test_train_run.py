@@ -17,7 +17,7 @@ import terminal
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-import job  # noqa: F401 -- so that forked ranks have it
+import training  # noqa: F401 -- so that forked ranks have it
 from corpus import InputError
 from dataset import load_dataset
 from gpus import check_own_gpus, choose_device

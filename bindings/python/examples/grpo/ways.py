@@ -171,12 +171,12 @@ class CollectiveLearner(FsdpLearner):
 
 class Packing(Learner):
     """A microbatch is one pass over all of its answers, as many as have no more tokens together than the longest of the
-    rollout: the least that memory must hold. Of collectives each pass is a wait, so they gain most."""
+    rollout: the least that memory must hold. Of collectives each pass is a wait, so they gain most; where the ranks do
+    not divide a group's answers, equally many passes need room for two of the longest."""
 
     def budget(self, lengths: torch.Tensor) -> int:
-        # Where the ranks do not divide a group's answers, equally many passes need room for one answer more.
-        answers = 1 if self.settings.answers % self.size == 0 else 2
-        return answers * int(lengths.max())
+        longest = int(lengths.max())
+        return 2 * longest if self.in_step and self.settings.answers % self.size != 0 else longest
 
     def split(self, microbatch: list[int]) -> list[list[int]]:
         return [microbatch] if microbatch else []

@@ -84,4 +84,9 @@ def run(program: str, train: Callable[[libodc.Context], None]) -> int:
         if rank == 0:
             print(f"{program}: {error}", file=sys.stderr)
         return 1
+    except OSError as error:  # of this rank: the report cannot be written
+        if isinstance(error, libodc.Error):
+            raise
+        print(f"{program}: {error}", file=sys.stderr)
+        return 1
     return 0

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Assembles the PTX of this folder to machine code, NAME_smNN.cubin, in FOLDER: `make_cubin.sh lib/transport/cuda/kernels`, and lists
-# there what it was made from. Needs ptxas of CUDA 12.1 (or PTXAS=...): the oldest driver that libodc takes loads what it makes.
+# what they are made from, and them. Needs ptxas of CUDA 12.1 (or PTXAS=...): the oldest driver that libodc takes loads what it makes.
 set -eu
 [ $# -eq 1 ] && [ -d "$1" ] || { echo "usage: $0 FOLDER" >&2; exit 2; }
 ptxas=${PTXAS-ptxas}
@@ -17,4 +17,8 @@ make add add_sm80 80
 make add add_sm90 90
 make exact exact_sm80 80
 make exact exact_sm80 90
-sha256sum add_sm80.ptx add_sm90.ptx exact_sm80.ptx >"$folder/cubins.sha256"
+{
+    sha256sum add_sm80.ptx add_sm90.ptx exact_sm80.ptx
+    cd "$folder"
+    sha256sum add_sm80.cubin add_sm90.cubin exact_sm80.cubin exact_sm90.cubin
+} >"$folder/cubins.sha256"

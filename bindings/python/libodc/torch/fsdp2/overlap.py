@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
@@ -98,9 +98,9 @@ def overlap_of(routes: list[Route], memory: Memory) -> Overlap | None:
 
 
 def told_of_last(microbatches: Iterable[T], overlap: Overlap | None) -> Iterator[T]:
-    """Yields them, and tells `overlap` which one is the last, if they are counted. Reads none ahead: what claims them
-    measures how long each is computed."""
-    last = len(microbatches) - 1 if isinstance(microbatches, Sized) else -1
+    """Yields them, and tells `overlap` which one is the last of a sequence. Reads none ahead: what claims them measures
+    how long each is computed."""
+    last = len(microbatches) - 1 if isinstance(microbatches, Sequence) else -1
     for number, microbatch in enumerate(microbatches):
         if overlap is not None:
             overlap.begin_last() if number == last else overlap.begin_microbatch()
