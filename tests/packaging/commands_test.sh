@@ -45,7 +45,7 @@ WHO_RUNS = {
         "export ODC_LIBRARY=": (PYTHON + "test_abi.py", "ODC_LIBRARY=str(")},
     "bindings/python/examples/grpo/README.md": {
         "odc run -n 2 python grpo.py": (PYTHON + "test_grpo.py", '"run", "-n", str(ranks)'),
-        "odc run -n 8 python grpo.py --emulate 3 --rollouts 5 --report": (PYTHON + "test_grpo.py", '"--emulate", "1"'),
+        "odc run -n 8 python grpo.py --emulate 3 --rollouts 5 --report": "test_grpo.py runs the next line's like, with --noise",
         "odc run -n 8 python grpo.py --emulate 3 --rollouts 5 --noise": (PYTHON + "test_grpo.py", '"--emulate", "0.1", "--noise"')},
     "bindings/python/examples/train/README.md": {
         "python train.py compute": (PYTHON + "test_train_run.py", 'str(SCRIPT), "compute", "--data"'),

@@ -67,7 +67,7 @@ std::vector<ControlMessage> samples() {
             FailedMessage{ODC_ERROR_ABORTED, "the reason"},
             FailedMessage{ODC_ERROR_TIMEOUT, std::string(2043, 'y')},
             HeartbeatMessage{14, 15},
-            AddMessage{17, 18, 19, 20, 21, 22, 23, -4, 0},
+            AddMessage{17, 18, 19, 20, 21, 22, 23, -4, 24, 25},
             AppliedMessage{24, 25},
             ClaimMessage{26, 27, 28},
             ClaimedMessage{29, 30, 31},

@@ -26,7 +26,7 @@ from decoder import Decoder, Packed
 from devices import cost_of, device_of, speed_of
 from emulation import Overruns
 from generate import answers
-from learner import Learner, Record, Totals
+from learner import Group, Learner, Record, Totals
 from report import Outcome, difference
 from scripts import run_forked
 from settings import ARMS, parse_settings
@@ -79,6 +79,7 @@ def test_the_arms_have_the_same_rewards_on_any_number_of_ranks(tmp_path: Path) -
     arms = summary["arms"]
     assert tuple(arms) == tuple(name for name in ARMS if not name.startswith("collective") and name != "odc-ahead")
     assert "the same rewards and parameters, bit by bit, in odc-equal, odc-free, odc-claims" in ended.stdout
+    assert "ran between the first forward" not in ended.stderr  # no collective within an ODC arm's minibatch
     results = [arms[name] for name in ("odc-equal", "odc-free", "odc-claims")]
     for ranks in (1, 3):
         other_ended, other = forked(tmp_path, ranks, *options, "--arms", "odc-free")
@@ -108,7 +109,14 @@ def test_the_arms_have_the_same_rewards_on_any_number_of_ranks(tmp_path: Path) -
     report = tmp_path / "report 2"
     pictures = ["phases.png", "rewards.png", "timeline.png"]
     assert {path.name for path in report.iterdir()} == {*pictures, "summary.json", "index.html"}
-    assert sorted(re.findall(r'<img src="([^"]*)"', (report / "index.html").read_text())) == pictures
+    page = (report / "index.html").read_text()
+    assert sorted(re.findall(r'<img src="([^"]*)"', page)) == pictures
+    assert "The reward by rollout: the same bits in odc-equal, odc-free, odc-claims." in page
+    # The first rollout is the warmed-up policy's. After the second the reference becomes the policy, which has then
+    # left it for one rollout in the third, as in the first, and not for three.
+    assert len({arm["rewards"][0] for arm in arms.values()}) == 1
+    for name, arm in arms.items():
+        assert arm["divergences"][2] < arm["divergences"][1], name
     assert all((report / picture).read_bytes().startswith(b"\x89PNG") for picture in pictures)
 
 
@@ -265,6 +273,51 @@ def test_collectives_run_the_longest_answers_first() -> None:
         assert learner._padding == 4 - len(wanted)
 
 
+def test_the_plans_of_the_arms() -> None:
+    """Free counts balance what equal ones cannot; lookahead has other answers in a minibatch, and balances more."""
+    settings = parse_settings(["--emulate", "1", "--minibatch", "4", "--answers", "8"], "")
+    lengths = torch.tensor([200] * 4 + [20] * 12 + [6] * 112)
+
+    def planned(arm: str) -> list[list[list[int]]]:
+        """By minibatch and rank."""
+        ranks = []
+        for rank in range(4):
+            learner: Any = object.__new__(ways.ARMS[arm])
+            learner.settings, learner.rank, learner.size = settings, rank, 4
+            minibatches = learner.sampler(0, lengths, lengths // 2)
+            ranks.append([[index for one in minibatch for index in one] for minibatch in minibatches])
+        return [list(ranks) for ranks in zip(*ranks, strict=True)]
+
+    def slowest(plan: list[list[list[int]]]) -> float:
+        return sum(max(sum(cost_of(int(lengths[i])) for i in rank) for rank in ranks) for ranks in plan)
+
+    equal, free, ahead = (planned(arm) for arm in ("odc-equal", "odc-free", "odc-ahead"))
+    assert all(len({len(rank) for rank in ranks}) == 1 for ranks in equal)
+    assert any(len({len(rank) for rank in ranks}) > 1 for ranks in free)
+    assert slowest(ahead) < slowest(free) < slowest(equal)
+    contents = [[sorted(i for rank in ranks for i in rank) for ranks in plan] for plan in (equal, free, ahead)]
+    assert contents[0] == contents[1] != contents[2]
+
+
+def test_what_answers_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Advantages have the mean 0 and the deviation 1 in each group; a group of equal rewards teaches nothing."""
+    monkeypatch.setattr(policy, "log_probabilities", lambda model, packed: torch.full((packed.learnt,), float(model)))
+    learner: Any = SimpleNamespace(
+        settings=parse_settings(["--answers", "3"], ""), policy=1, reference=2, padding_of=lambda passes: 0
+    )
+    learner.pad_scores = lambda padding, record: None
+    groups = [
+        Group(2, [3, 1], [[1, 3, sorting.END], [3], [1]], [1.0, 0.0, 0.5]),
+        Group(4, [5, 5], [[5]] * 3, [0.5] * 3),
+    ]
+    scored = Learner.score(learner, groups, Record())
+    assert sorted(scored) == [6, 7, 8]
+    advantages = [float(scored[number]["advantage"]) for number in (6, 7, 8)]
+    assert advantages == pytest.approx([math.sqrt(1.5), -math.sqrt(1.5), 0])
+    assert scored[6]["tokens"].tolist() == [3, 1, sorting.SORT, 1, 3, sorting.END]
+    assert scored[6]["old"].tolist() == [1, 1, 1] and scored[7]["reference"].tolist() == [2]
+
+
 def test_what_is_packed() -> None:
     """As many answers as have the tokens of the longest of the rollout, in equally many passes on each rank; twice as
     many where three ranks have eight answers a group."""
@@ -316,6 +369,7 @@ def test_wrong_settings_are_told(tmp_path: Path) -> None:
         (["--answers", "1"], "--answers 1: advantages compare a group's answers, so two are the least"),
         (["--noise", "0.1"], "--noise 0.1: it is of emulated devices, so --emulate is needed, too"),
         (["--noise", "1"], '"1" is not a number from 0 to 0.9'),
+        (["--emulate", "1e308"], "--emulate 1e+308: at most 600 s for an answer"),
     ):
         ended, _ = forked(tmp_path, 1, *wrong)
         assert ended.returncode == 2 and words in ended.stderr

@@ -12,6 +12,7 @@ from pictures import Pictures, pyplot
 from report import Outcome
 from settings import Settings
 from update import Update
+from ways import SAME_BITS
 
 from libodc.tracing.recorder import Event, RankTrace
 from libodc.tracing.timeline import Panel, draw_schedules, idle_share
@@ -30,7 +31,9 @@ class Charts(Pictures):
         axes.set_ylabel("reward, mean over answers")
         axes.set_ylim(bottom=0)
         self._legend(axes, columns=2)
-        self._save(figure, "rewards", "The reward by rollout: the same bits in every ODC arm.")
+        same = [name for name in outcomes if name in SAME_BITS]
+        caption = f": the same bits in {', '.join(same)}" if len(same) > 1 else ""
+        self._save(figure, "rewards", f"The reward by rollout{caption}.")
 
     def phases(self, outcomes: Mapping[str, Outcome]) -> None:
         figure, axes = pyplot.subplots(figsize=(10, 1.6 + 0.5 * len(outcomes)))

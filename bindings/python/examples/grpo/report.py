@@ -16,7 +16,7 @@ from learner import PHASES, Record
 from load import circumstances, verdict
 from settings import Settings
 from update import NOTES, Update, sentence, together, update_of, update_table
-from ways import ARMS
+from ways import ARMS, SAME_BITS
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,7 @@ class Outcome:
 
 
 def _alike(outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
-    """The ODC arms whose minibatches have the same answers, each in a pass of its own."""
-    others = ("odc-packed", "odc-ahead")
-    return {name: one for name, one in outcomes.items() if name.startswith("odc") and name not in others}
+    return {name: one for name, one in outcomes.items() if name in SAME_BITS}
 
 
 def difference(outcomes: Mapping[str, Outcome]) -> str | None:

@@ -12,6 +12,7 @@ from options import positive  # of the training example
 _ODC = ("odc-equal", "odc-free", "odc-packed", "odc-ahead", "odc-claims")
 ARMS = ("fsdp2-equal", "fsdp2-packed", "collective-packed", "collective-equal", *_ODC)
 _REAL = ("fsdp2-equal", "fsdp2-packed", "odc-equal", "odc-free", "odc-packed", "odc-claims")
+_MOST_SECONDS = 600
 _EMULATED = ("collective-packed", "collective-equal", "odc-equal", "odc-free", "odc-ahead", "odc-claims")
 
 
@@ -76,6 +77,8 @@ def parse_settings(arguments: list[str], description: str) -> Settings:
         parser.error(f"--width {given.width}: must be a multiple of 32")
     if given.answers < 2:
         parser.error(f"--answers {given.answers}: advantages compare a group's answers, so two are the least")
+    if given.emulate > _MOST_SECONDS:
+        parser.error(f"--emulate {given.emulate:g}: at most {_MOST_SECONDS} s for an answer")
     if given.emulate > 0 and given.rollouts < 2:
         parser.error(f"--rollouts {given.rollouts}: with --emulate the first warms up, so two are the least")
     if given.noise > 0 and given.emulate == 0:

@@ -190,6 +190,9 @@ class PackedCollectiveLearner(Packing, CollectiveLearner):
     pass
 
 
+SAME_BITS = ("odc-equal", "odc-free", "odc-claims")
+"""The arms whose minibatches have the same answers, each in a pass of its own."""
+
 ARMS: dict[str, type[Learner]] = {
     "fsdp2-equal": FsdpLearner,
     "fsdp2-packed": PackedFsdpLearner,
