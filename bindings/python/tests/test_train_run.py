@@ -99,7 +99,7 @@ def check_report(
         assert (directory / picture).read_bytes().startswith(b"\x89PNG")
     summary: dict[str, Any] = json.loads((directory / "summary.json").read_text())
     assert summary["data"]["findings"] == {"empty, left out": 1}
-    assert summary["data"]["samples"] == 38 and summary["data"]["held_out"] == 2
+    assert summary["data"]["samples"] == 40 - summary["ranks"] and summary["data"]["held_out"] == summary["ranks"]
     assert 0 <= summary["largest_loss_difference"] <= 1e-5
     assert summary["verdict"].startswith("verdict: ") and 0 <= summary["others_cpu_share"] <= 1
     assert summary["verdict"] in unescape(page)
