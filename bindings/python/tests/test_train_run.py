@@ -99,7 +99,7 @@ def check_report(
         assert (directory / picture).read_bytes().startswith(b"\x89PNG")
     summary: dict[str, Any] = json.loads((directory / "summary.json").read_text())
     assert summary["data"]["findings"] == {"empty, left out": 1}
-    assert summary["data"]["samples"] == 38 and summary["data"]["held_out"] == 2
+    assert summary["data"]["samples"] == 40 - summary["ranks"] and summary["data"]["held_out"] == summary["ranks"]
     assert 0 <= summary["largest_loss_difference"] <= 1e-5
     assert summary["verdict"].startswith("verdict: ") and 0 <= summary["others_cpu_share"] <= 1
     assert summary["verdict"] in unescape(page)
@@ -107,17 +107,29 @@ def check_report(
     return summary
 
 
-def test_ranks_of_two_hosts(tmp_path: Path, corpus: Path) -> None:
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_of_two_hosts(tmp_path: Path, corpus: Path, ranks: int) -> None:
+    """With two ranks a host the node cache has something to save."""
     hosts = Path(__file__).parents[3] / "tests/harness/hosts.sh"
     train = [sys.executable, str(SCRIPT), "compute", "--data", str(corpus), "--rounds", "3", "--turn", "2", *SMALL]
-    inside = ["bash", "-c", '"$HOSTS" ranks 2 "$@"', "train", *train]
+    inside = ["bash", "-c", f'"$HOSTS" ranks {ranks} "$@"', "train", *train]
     ended = subprocess.run(
         ["bash", str(hosts), "2", "--", *inside], cwd=tmp_path, capture_output=True, text=True, timeout=170
     )
     if ended.returncode == 77:
         pytest.skip(ended.stderr.strip())
     assert ended.returncode == 0, ended.stderr
-    check_report(tmp_path, "compute")
+    arms = {arm["name"]: arm for arm in check_report(tmp_path, "compute")["arms"]}
+    flat = "odc + lb-mini, no node cache"
+    assert list(arms) == [*ARMS[:-1], *([flat] if ranks == 4 else []), ARMS[-1]]
+    for name, arm in arms.items():
+        counted = arm["bytes_counted"]
+        assert (counted is None) == (not name.startswith("odc"))
+        assert arm["bytes_into_a_host"] > (counted or 0)  # headers, too
+        assert re.search(rf"^{re.escape(name)} +\d+\.\d +[-\d.]+$", ended.stdout, re.M), name
+    if ranks == 4:
+        for count in ("bytes_counted", "bytes_into_a_host"):
+            assert arms[flat][count] > 1.5 * arms["odc + lb-mini"][count]
 
 
 def test_real_compute(tmp_path: Path, corpus: Path) -> None:

@@ -7,12 +7,12 @@ Beside FSDP2 over gloo it shows what the transport gains; beside ODC, what the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from schedule import WAIT_SECONDS, Sums, Synced, divide_gradients, fsdp_modules
+from schedule import WAIT_SECONDS, Sums, Synced, T, divide_gradients, fsdp_modules
 from torch import nn
 from torch.distributed.fsdp._fully_shard import _fsdp_api
 from torch.utils.dlpack import from_dlpack
@@ -116,6 +116,9 @@ class CollectiveJob:
         values = self._collectives.all_reduce([weight, *sums.values()])
         divide_gradients(self._model, values[0])
         return Sums(dict(zip(sums, values[1:], strict=True)))
+
+    def microbatches(self, minibatch: Iterable[T]) -> Iterable[T]:
+        return minibatch
 
     def close(self) -> None:
         self._collectives.close()

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from arms import COLLECTIVE, COLLECTIVE_ROWS, FSDP, ODC_CLAIMS, ODC_MICRO, ODC_MINI
+from arms import COLLECTIVE, COLLECTIVE_ROWS, FSDP, ODC_CLAIMS, ODC_FLAT, ODC_MICRO, ODC_MINI
 from experiment import Experiment, check_losses
 from figures import (
     NOTES,
     arm_figures,
     arms_table,
+    bytes_table,
     gains_table,
     largest,
     loss_differences,
@@ -20,6 +21,7 @@ from gpus import gpu_text
 from load import circumstances, disturbed_line, verdict
 from neighbour import busy_neighbour
 from session import Session
+from traffic import hosts_of
 from trainer import ClaimingTrainer, Trainer
 from workload import Workload
 
@@ -31,7 +33,9 @@ def run(session: Session) -> None:
     on_gpu = session.mesh.device_type == "cuda"
     # gloo's collectives would leave GPUs idle: on GPUs FSDP2 is compared over NCCL or not at all.
     compared = [FSDP] if not on_gpu or options.compare else []
-    arms = [*compared, COLLECTIVE, COLLECTIVE_ROWS, ODC_MICRO, ODC_MINI]
+    hosts = hosts_of(session.context)
+    flat = [ODC_FLAT] if 1 < hosts < size else []
+    arms = [*compared, COLLECTIVE, COLLECTIVE_ROWS, ODC_MICRO, *flat, ODC_MINI]
     workload = session.workload(arms)
     timed = range(1, 1 + options.rounds * options.turn)  # the first minibatch warms up
     workload.add_minibatches(timed.stop, size, options.minibatch, options.seed)
@@ -87,6 +91,7 @@ def _report(session: Session, experiment: Experiment, workload: Workload, timed:
         "",
         *arms_table("arm", figures, records, -1, result),
         *gains_table(gains, result),
+        *bytes_table(figures),
         "",
         *NOTES,
         "idle: not on a core, be it for waiting or because another program is; mean over ranks",

@@ -16,6 +16,7 @@ from decoder import Packed
 from load import BUSY, MachineLoad
 from progress import Progress, idle_text
 from torch import distributed
+from traffic import hosts_of, received
 from trainer import Step, Trainer, idle_share
 from workload import Workload, ideal
 
@@ -31,11 +32,14 @@ class ExperimentError(RuntimeError):
 
 @dataclass(frozen=True)
 class Block:
-    """`seconds` between two barriers, in which one arm trained minibatches `first`, `first` + 1, ..."""
+    """`seconds` between two barriers, in which one arm trained minibatches `first`, `first` + 1, ... `received`: bytes
+    that came into a host meanwhile, the mean over hosts, and `crossed`: as libodc counts them; None: nobody does."""
 
     first: int
     count: int
     seconds: float
+    received: float | None = None
+    crossed: float | None = None
 
 
 @dataclass
@@ -78,6 +82,7 @@ class Experiment:
         nodes = [platform.node()] * context.size
         distributed.all_gather_object(nodes, platform.node())
         self._beside_rank_0 = nodes[self._rank] == nodes[0]
+        self._hosts = hosts_of(context)
         self._attempts: list[Attempt] = []  # that are kept; the first warms up
         self.neighbour_seconds: Callable[[], float] = lambda: 0.0
         self.repeated = 0
@@ -132,6 +137,7 @@ class Experiment:
     def _block(self, trainer: Trainer, minibatches: range) -> tuple[Block, list[Step]]:
         steps: list[Step] = []
         begin = time.monotonic()
+        before = received(), trainer.crossed()
         self._context.sync()  # no rank computes before `begin`
         for number in minibatches:
             if steps:
@@ -139,12 +145,22 @@ class Experiment:
             steps.append(trainer.train(trainer.microbatches(number)))
         trainer.finish()
         self._context.sync()
-        block = Block(minibatches.start, len(minibatches), time.monotonic() - begin)
+        block = Block(minibatches.start, len(minibatches), time.monotonic() - begin, *self._bytes(trainer, before))
         # The last line is shown after the block: the exchange of idle times for it is no part of the training.
         if self._attempts:
             self._idle[trainer.arm] = self._idle_so_far(trainer.arm, block, steps)
         self._show(trainer.arm, minibatches[-1], steps[-1])
         return block, steps
+
+    def _bytes(self, trainer: Trainer, before: tuple[int, int | None]) -> tuple[float | None, float | None]:
+        """Collective. Those of a host since `before`, by its interfaces and by libodc."""
+        if self._hosts == 1:
+            return None, None
+        came = (received() - before[0]) / self._context.size
+        counted = trainer.crossed()
+        moved = counted - before[1] if counted is not None and before[1] is not None else -1.0
+        all_came, all_moved = self._context.all_reduce([came, moved / self._hosts])
+        return all_came, all_moved if all_moved >= 0 else None
 
     def _show(self, arm: Arm, number: int, step: Step) -> None:
         if self._rank == 0:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import isnan, nan
 from statistics import median
 
-from arms import COLLECTIVE, COLLECTIVE_ROWS, FSDP, ODC_CLAIMS, ODC_MICRO, ODC_MINI, Arm
+from arms import COLLECTIVE, COLLECTIVE_ROWS, FSDP, ODC_CLAIMS, ODC_FLAT, ODC_MICRO, ODC_MINI, Arm
 from experiment import ROUNDING, ArmRecord, Records
 from load import resolved
 from trainer import idle_share
@@ -19,7 +19,8 @@ from workload import Workload, ideal
 class ArmFigures:
     """An arm over a range of minibatches. `ideal_seconds`: with this arm's schedule and plan, and the compute that it
     took in this run, if nothing else took time; at most `seconds`, as no rank can be faster than its own compute.
-    None, and `rank_idle` (shares of the time) empty, if unknown."""
+    None, and `rank_idle` (shares of the time) empty, if unknown. `received`: bytes that came into a host in a
+    minibatch, of several hosts, and `crossed`: as libodc counts them; None: nobody does."""
 
     arm: Arm
     seconds: float
@@ -27,6 +28,8 @@ class ArmFigures:
     tokens_per_second: float
     ideal_seconds: float | None
     rank_idle: list[float]
+    received: float | None
+    crossed: float | None
 
     @property
     def idle(self) -> float:
@@ -45,6 +48,8 @@ class ArmFigures:
             "samples_per_second": self.samples_per_second,
             "tokens_per_second": self.tokens_per_second,
             "rank_idle": self.rank_idle,
+            "bytes_into_a_host": self.received,
+            "bytes_counted": self.crossed,
             "losses": record.losses(),
             "held_out_losses": record.held_out,
         }
@@ -90,7 +95,14 @@ def arm_figures(arm: Arm, record: ArmRecord, workload: Workload, minibatches: ra
         sum(minibatch.tokens for minibatch in chosen) / seconds,
         _ideal_seconds(arm, record, minibatches),
         [share for share in idle if not isnan(share)],
+        _in_each([block.received for block in blocks], len(chosen)),
+        _in_each([block.crossed for block in blocks], len(chosen)),
     )
+
+
+def _in_each(counts: Sequence[float | None], minibatches: int) -> float | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) / minibatches if len(known) == len(counts) else None
 
 
 def _ideal_seconds(arm: Arm, record: ArmRecord, minibatches: range) -> float | None:
@@ -108,6 +120,7 @@ def step_gains(records: Records, minibatches: range) -> list[Gain]:
         ("schedule", COLLECTIVE, ODC_MICRO),
         ("transport, schedule", FSDP, ODC_MICRO),
         ("plan", ODC_MICRO, ODC_MINI),
+        ("node cache", ODC_FLAT, ODC_MINI),
         ("schedule, plan", COLLECTIVE_ROWS, ODC_MINI),
         ("speeds, claims", ODC_MINI, ODC_CLAIMS),
         ("schedule, speeds, claims", COLLECTIVE_ROWS, ODC_CLAIMS),
@@ -140,6 +153,18 @@ def arms_table(title: str, figures: Sequence[ArmFigures], records: Records, last
     ]
     header = (title, "tokens/s", "speedup", "idle", "time", "ideal", "reached", "last loss", "held-out loss")
     return table(header, rows)
+
+
+def bytes_table(figures: Sequence[ArmFigures]) -> list[str]:
+    """Of jobs on several hosts, in a minibatch."""
+    if any(figure.received is None for figure in figures):
+        return []
+    rows = [(figure.arm.name, _megabytes(figure.received), _megabytes(figure.crossed)) for figure in figures]
+    return ["", *table(("MB into a host, a minibatch", "at its interfaces", "as libodc counts"), rows)]
+
+
+def _megabytes(count: float | None) -> str:
+    return "-" if count is None else f"{count * 1e-6:.1f}"
 
 
 def gains_table(gains: Sequence[Gain], verdict: str) -> list[str]:

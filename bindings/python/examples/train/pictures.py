@@ -11,7 +11,7 @@ from textwrap import fill
 from typing import Any
 
 import matplotlib
-from arms import COLLECTIVE, COLLECTIVE_ROWS, FSDP, ODC_CLAIMS, ODC_MICRO, ODC_MINI, Arm
+from arms import COLLECTIVE, COLLECTIVE_ROWS, FSDP, ODC_CLAIMS, ODC_FLAT, ODC_MICRO, ODC_MINI, Arm
 from experiment import ROUNDING, ArmRecord, Records
 from figures import ArmFigures, Gain
 from load import resolved
@@ -28,6 +28,7 @@ _ARM_COLOURS = {
     COLLECTIVE: "#c0392b",
     COLLECTIVE_ROWS: "#8e44ad",
     ODC_MICRO: "#d68910",
+    ODC_FLAT: "#2e86c1",
     ODC_MINI: "#1e8449",
     ODC_CLAIMS: "#6c3483",
 }

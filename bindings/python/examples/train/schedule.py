@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+
+T = TypeVar("T")
 
 WAIT_SECONDS = 300.0
 """Timeout of waits for other ranks."""
@@ -34,6 +36,9 @@ class Job(Protocol):
 
     def sync_gradients(self, *, weight: float, sums: Mapping[str, float]) -> Synced:
         """Called once at the end of a minibatch: divides the gradients by all ranks' `weight`, and adds up `sums`."""
+
+    def microbatches(self, minibatch: Iterable[T]) -> Iterable[T]:
+        """Those of a rank, each for one forward and backward."""
 
     def close(self) -> None:
         """Leaves the job."""
@@ -66,6 +71,9 @@ class FsdpJob:
         distributed.all_reduce(values)
         divide_gradients(self._model, float(values[0]))
         return Sums(dict(zip(sums, values[1:].tolist(), strict=True)))
+
+    def microbatches(self, minibatch: Iterable[T]) -> Iterable[T]:
+        return minibatch
 
     def close(self) -> None:
         pass

@@ -17,6 +17,7 @@ from emulation import Device, pad
 from schedule import shard
 from stopwatch import Meter, Span, Stopwatch, watch
 from torch.distributed.device_mesh import DeviceMesh
+from traffic import crossed
 from workload import Workload
 
 from libodc.torch import fsdp2
@@ -91,7 +92,7 @@ class Trainer:
         spans_before = len(meter.spans) if meter else 0
         computed = [meter.computed] if meter else []  # until each microbatch's end
         total, learnt = torch.zeros((), dtype=torch.float64, device=self._where), 0
-        for microbatch in microbatches:
+        for microbatch in self._job.microbatches(microbatches):
             packed = self.prepare(microbatch)
             loss = loss_sum(self.model, packed.to(self._where))
             loss.backward()  # type: ignore[no-untyped-call]
@@ -119,6 +120,10 @@ class Trainer:
     def busy(self) -> float:
         """Seconds for which this rank has been on a core, to train or to move bytes."""
         return time.process_time() if self._where.type == "cpu" else nan
+
+    def crossed(self) -> int | None:
+        """What this rank has read of other hosts, and sent to them, so far; None: nobody counts."""
+        return crossed(self._job.context) if isinstance(self._job, fsdp2.Job) else None
 
     def finish(self) -> None:
         """Waits for pending work on a GPU."""
