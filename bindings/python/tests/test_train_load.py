@@ -52,6 +52,9 @@ class FakeTrainer:
         self.trained += 1
         return Step(float(self.trained), 0.0, 1.0, 1.0, 0.0)
 
+    def crossed(self) -> None:
+        return None
+
     def finish(self) -> None:
         pass
 
@@ -78,6 +81,7 @@ class TwoRanks(OneRank):
 def an_experiment(monkeypatch: pytest.MonkeyPatch, context: Any, trainers: list[FakeTrainer], count: int) -> Experiment:
     """With so many minibatches."""
     monkeypatch.setattr(experiment, "ideal_cost", lambda *_: 1.0)
+    monkeypatch.setattr(experiment, "hosts_of", lambda context: 1)
     monkeypatch.setattr(distributed, "all_gather_object", lambda every, mine: None)
     workload: Any = SimpleNamespace(minibatches=[None] * count)
     return Experiment(context, trainers, workload)  # type: ignore[arg-type]

@@ -28,8 +28,8 @@ class ArmFigures:
     tokens_per_second: float
     ideal_seconds: float | None
     rank_idle: list[float]
-    received: float | None
-    crossed: float | None
+    received: float | None = None
+    crossed: float | None = None
 
     @property
     def idle(self) -> float:
