@@ -23,9 +23,9 @@ timeout 60 "$ODC" replay --ranks 2 --minibatch 2 \
     --minibatches 1 --seconds 0.5 >"$work/printed" 2>"$work/err" || { cat "$work/err" >&2; exit 1; }
 diff <(form "$work/shown") <(form "$work/printed") || { echo "docs/command.md does not show what odc replay prints" >&2; exit 1; }
 
-# The loop and the processors are the machine's, and whether there are ratios depends on the verdict.
+# The loop and the processors are the machine's; whether there are ratios, and how many lines the verdict takes, depends on it.
 bench_form() {
-    form "$1" | sed -E '/^libodc N\.N/d; s/ \((memcpy|non-temporal copy)\)$//; s/N \(N to N\)$/-/'
+    form "$1" | sed -E '/^libodc N\.N/d; /^ bar N: /d; s/ \((memcpy|non-temporal copy)\)$//; s/N \(N to N\)$/-/'
 }
 sed -n '/^odc bench gather: /,/^```$/p' "$ODC_SOURCE_DIR/docs/command.md" | sed '$d' >"$work/shown"
 timeout 60 "$ODC" bench gather --bytes 64KiB --pairs 6 --sample-ms 1 >"$work/printed" 2>"$work/err" || { cat "$work/err" >&2; exit 1; }
