@@ -19,15 +19,11 @@ compute=()
 emulated=()
 grpo=()
 updates=(--rollouts 5)
-usage() { sed -n '/^# usage:/,/^set/s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '/^# usage:/,/^set/s/^# \{0,1\}//p' tools/demo.sh; }
 case $* in
 '' | grpo) ;;
---help | -h)
-    usage
-    exit
-    ;;
-'lengths --help' | 'lengths -h')
-    usage # libodc, which has the whole help, may not be installed yet
+--help | -h | 'lengths --help' | 'lengths -h')
+    usage # libodc, which has the whole help of lengths, may not be installed yet
     exit
     ;;
 lengths | 'lengths '*)

@@ -2,6 +2,7 @@
 """python -m libodc demo, for a second."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -52,12 +53,14 @@ def test_a_picture_that_cannot_be_written_is_told_before_the_run(tmp_path: Path)
     assert ended.stderr == "odc: missing/x.svg cannot be written: No such file or directory\n"
 
 
-def test_the_scripts_help_installs_nothing(tmp_path: Path) -> None:
-    script = Path(__file__).parents[3] / "tools" / "demo.sh"
+@pytest.mark.parametrize("words", [["lengths", "--help"], ["lengths", "-h"], ["--help"], ["-h"]])
+def test_the_scripts_help_installs_nothing(tmp_path: Path, words: list[str]) -> None:
+    script = os.path.relpath(Path(__file__).parents[3] / "tools" / "demo.sh", tmp_path)
     (tmp_path / "bash").write_text("#!/bin/sh\necho an installation begins\nexit 1\n")
     (tmp_path / "bash").chmod(0o755)
     ended = subprocess.run(
-        ["/bin/bash", script, "lengths", "--help"],
+        ["/bin/bash", script, *words],
+        cwd=tmp_path,
         env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
         capture_output=True,
         text=True,

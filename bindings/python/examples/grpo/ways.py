@@ -74,7 +74,6 @@ class FsdpLearner(EqualLearner):
 
     def _attach(self) -> None:
         self._nothing = policy.packed_answers([([0, 0], sorting.solution([0, 0]))])
-        self._padding = 0  # passes over nothing in this minibatch
         self._lengths: list[int] = []  # of the answers, with their prompts
         self._met = 0.0
 
@@ -121,7 +120,6 @@ class FsdpLearner(EqualLearner):
             distributed.all_gather_object(everyone, samples)
         together = dict(sorted((number, one) for mine in everyone for number, one in mine.items()))
         if not together:
-            self._padding = 0
             return None, {}
         sizes = {name: torch.tensor([len(one[name]) for one in together.values()]) for name in FIELDS}
         self._lengths = sizes["tokens"].tolist()
@@ -129,7 +127,7 @@ class FsdpLearner(EqualLearner):
 
     def passes(self, minibatch: Iterable[list[int]]) -> list[list[int]]:
         mine = list(super().passes(minibatch))
-        self._padding = self.padding_of(len(mine))
+        self._padding = self.padding_of(len(mine))  # passes over nothing in this minibatch
         return sorted(mine, key=lambda numbers: -sum(cost_of(self._lengths[index]) for index in numbers))
 
     def end_minibatch(self, divisor: float, count: int, totals: Totals, record: Record) -> None:

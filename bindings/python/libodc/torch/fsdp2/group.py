@@ -355,7 +355,8 @@ def check_complete(groups: Sequence[Group]) -> None:
                 f'gradients of {len(group.pending)} parameters of FSDP group "{group.name}" ({names}…) are accumulated '
                 "but not reduced: the last backward of a rank in a minibatch needs set_requires_gradient_sync(True)"
             )
-    for changed in with_other_settings([group.fsdp for group in groups], [group.mine for group in groups]):
+    changed = next(with_other_settings([group.fsdp for group in groups], [group.mine for group in groups]), None)
+    if changed is not None:
         raise PhaseError(
             f'the communication hooks, the gradient divide factor or the forced sum of FSDP group "{changed.name}" '
             "were changed after attach: set a factor before attach, or pass sync_gradients(divisor=…)"
