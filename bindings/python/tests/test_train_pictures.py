@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 import load
-from arms import COLLECTIVE, COLLECTIVE_ROWS, FSDP, ODC_CLAIMS, ODC_MICRO, ODC_MINI
+from arms import COLLECTIVE, COLLECTIVE_ROWS, FSDP, ODC_CLAIMS, ODC_FLAT, ODC_MICRO, ODC_MINI
 from experiment import ArmRecord, Block
 from figures import ArmFigures, Gain, arm_figures, arms_table, gains_table
 from matplotlib.figure import Figure
@@ -98,7 +98,7 @@ def test_a_gain_has_its_spread() -> None:
 @pytest.mark.parametrize("page", ["README.md", "bindings/python/examples/train/README.md"])
 def test_pages_show_tables_as_printed(page: str) -> None:
     """Their columns and arms, and gains only beside a verdict that has them."""
-    arms = {arm.name for arm in (FSDP, COLLECTIVE, COLLECTIVE_ROWS, ODC_MICRO, ODC_MINI, ODC_CLAIMS)}
+    arms = {arm.name for arm in (FSDP, COLLECTIVE, COLLECTIVE_ROWS, ODC_MICRO, ODC_MINI, ODC_CLAIMS, ODC_FLAT)}
     header = re.split("  +", arms_table("", [], {}, 0, "")[0])[1:]
     blocks = re.findall(r"^```(?:\w*)\n(.*?)^```$", (Path(__file__).parents[3] / page).read_text(), re.S | re.M)
     tables = [
