@@ -3,10 +3,11 @@
 # Hosts on one machine: network namespaces, each with an interface net0 on one Ethernet. As on real hosts, interfaces, addresses
 # and ports are separate; loopback and abstract sockets are not shared.
 #
-# usage: hosts.sh N [-6] [--wrong-interface] -- COMMAND...
+# usage: hosts.sh N [-6] [--rate RATE] [--wrong-interface] -- COMMAND...
 #   Makes hosts 0..N-1, runs COMMAND where it was called, and removes the hosts and all that runs on them, whatever ends
 #   it. Ends as COMMAND does; with 77 (the tests' skip) and a line that says why where hosts cannot be made.
 #     -6                  fd00:: addresses only
+#     --rate RATE         each host sends at most at RATE, as tc writes it: 170mbit
 #     --wrong-interface   each host has a wrong0, too, with an address, up and first in the list, that reaches nobody
 #
 # COMMAND finds this file as $HOSTS, for what follows:
@@ -159,11 +160,17 @@ esac
 export ODC_TEST_HOSTS_COUNT=${1-} ODC_TEST_HOSTS_FAMILY=4 ODC_TEST_HOSTS=odc$$ HOSTS
 HOSTS=$(cd "$(dirname "$0")" && pwd)/$(basename "$0")
 wrong_interface=
+rate=
 [[ $ODC_TEST_HOSTS_COUNT =~ ^[1-9][0-9]?$ ]] || usage
 shift
 while [ $# -gt 0 ]; do
     case $1 in
     -6) ODC_TEST_HOSTS_FAMILY=6 ;;
+    --rate)
+        rate=${2-}
+        [[ $rate =~ ^[1-9][0-9]*[kmg]bit$ ]] || usage
+        shift
+        ;;
     --wrong-interface) wrong_interface=yes ;;
     --) break ;;
     *) usage ;;
@@ -197,7 +204,7 @@ remove_stale() {
     done
 }
 
-# Runs ip; where it fails the test is skipped.
+# Runs ip or tc; where it fails the test is skipped.
 try() {
     local words
     words=$("$@" 2>&1) && return
@@ -225,6 +232,8 @@ make_host() {
     try ip -n "$ODC_TEST_HOSTS.$1" link set lo up
     [ -z "$wrong_interface" ] || plug "$1" wrong0 nowhere 1
     plug "$1" net0 port 0
+    [ -z "$rate" ] ||
+        try ip netns exec "$ODC_TEST_HOSTS.$1" tc qdisc add dev net0 root tbf rate "$rate" burst 256kb latency 100ms
     try ip -n "$ODC_TEST_HOSTS.switch" link set "port$1" master bridge
 }
 

@@ -17,7 +17,7 @@ no_host_left() {
 }
 
 # ---- the command line ----
-for wrong in "" "0 -- true" "two -- true" "2" "2 --" "2 true" "2 --colour -- true"; do
+for wrong in "" "0 -- true" "two -- true" "2" "2 --" "2 true" "2 --colour -- true" "2 --rate -- true" "2 --rate fast -- true"; do
     # shellcheck disable=SC2086
     expect 2 "$hosts" $wrong
     contains "$err" "usage: hosts.sh"
@@ -47,6 +47,10 @@ if [ $? -eq 77 ]; then
     [ "$failures" -eq 0 ] && exit 77
     exit 1
 fi
+
+# ---- what a host sends at most ----
+expect 0 "$hosts" 2 --rate 170mbit -- sh -c 'for host in 0 1; do "$HOSTS" on $host tc qdisc show dev net0; done'
+[ "$(grep -c "tbf .* rate 170Mbit " <<<"$out")" -eq 2 ] || fail "the hosts do not send at 170mbit: $out"
 
 # ---- reachability ----
 export serve='import socket, sys

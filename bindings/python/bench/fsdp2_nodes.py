@@ -4,8 +4,9 @@
     bindings/python/bench/fsdp2_nodes.sh [RATE, such as 1gbit]
 
 The same minibatches in turns: FSDP2 over gloo, over ODC without a node cache, over ODC with it and with partial sums,
-and an unsharded copy, which only computes; each over a link slowed to RATE and over one that is not. The losses are
-equal. Bytes into a host are those that its interface counts, beside libodc's own count. Hidden: the share of the
+and an unsharded copy, whose time is compute alone; each over a link slowed to RATE and over one that is not. Each rank
+learns from its own tokens, and its losses are those of an unsharded model with averaged gradients, minibatch by
+minibatch. Bytes into a host are those that its interface counts, beside libodc's own count. Hidden: the share of the
 network's time, bytes by rate, that the slow link does not add to the minibatch over the fast one.
 """
 
@@ -28,13 +29,28 @@ from torch.distributed.fsdp import fully_shard
 from libodc.torch import fsdp2
 
 BLOCKS, WIDTH, TOKENS, MICROBATCHES, TURNS = 6, 512, 512, 4, 5
+LEARNING_RATE = 1.0
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.feed_forward = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.feed_forward(x)
+        return x + out
 
 
 def model() -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(
-        *(nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)) for _ in range(BLOCKS))
-    )
+    return nn.Sequential(*(Block() for _ in range(BLOCKS)))
+
+
+def tokens_of(rank: int) -> torch.Tensor:
+    """Returns a rank's microbatches, along the first dimension."""
+    generator = torch.Generator().manual_seed(rank)
+    return torch.randn(MICROBATCHES, TOKENS, WIDTH, generator=generator)
 
 
 class Arm:
@@ -43,7 +59,7 @@ class Arm:
         self.module = module
         self.microbatches = microbatches
         self.job: fsdp2.Job | None = None
-        self.optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
+        self.optimizer = torch.optim.SGD(module.parameters(), lr=LEARNING_RATE, momentum=0.9)
         self.fast: list[float] = []  # seconds over each link
         self.slow: list[float] = []
         self.bytes_in: list[int] = []
@@ -69,21 +85,35 @@ class Arm:
         self.bytes_in.append(received() - before)
 
     def minibatch(self, tokens: torch.Tensor) -> float:
-        """Seconds."""
+        """Returns seconds. `tokens` has this rank's microbatches along its first dimension."""
         dist.barrier()
         begin = time.perf_counter()
         loss = 0.0
         for number in self.microbatches(range(MICROBATCHES)):
-            one = self.module(tokens + number).square().mean() / MICROBATCHES
+            one = (self.module(tokens[number]) - tokens[number].roll(1, -1)).square().mean() / MICROBATCHES
             one.backward()
             loss += float(one.detach())
+        self.finish()
+        dist.barrier()
+        self.losses.append(loss)
+        return time.perf_counter() - begin
+
+    def finish(self) -> None:
         if self.job is not None:
             self.job.sync_gradients()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        dist.barrier()
-        self.losses.append(loss)
-        return time.perf_counter() - begin
+
+
+class Reference(Arm):
+    """Is not sharded, and averages its gradients over the ranks."""
+
+    def finish(self) -> None:
+        for parameter in self.module.parameters():
+            assert parameter.grad is not None
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+        super().finish()
 
 
 def sharded(mesh: Any) -> nn.Module:
@@ -108,12 +138,13 @@ def report(arms: list[Arm], size: int, counted: dict[str, float]) -> None:
         )
     plain, cached = (statistics.median(arms[number].slow) for number in (1, 3))
     print(f"odc, node cache, over fsdp2 over gloo: {plain / cached:.2f}x")
+    losses = arms[-1].losses
+    print(f"rank 0's loss, an unsharded model's to 1e-5: {losses[0]:.4f} -> {losses[-1]:.4f}")
 
 
 def main() -> None:
     with process_group() as (rank, size):
-        torch.set_num_threads(1)
-        tokens = torch.linspace(-1, 1, TOKENS * WIDTH).reshape(TOKENS, WIDTH)
+        tokens = tokens_of(rank)
         mesh = init_device_mesh("cpu", (size,))
         arms = [
             Arm("compute alone", model()),
@@ -130,8 +161,12 @@ def main() -> None:
                     arm.slow.clear()
                     arm.bytes_in.clear()
                     begin[arm.name] = arm.counted()
+        let_run()
+        reference = Reference("reference", model())
+        for _ in arms[0].losses:
+            reference.minibatch(tokens)
         for arm in arms[1:]:
-            for mine, others in zip(arm.losses, arms[0].losses, strict=True):
+            for mine, others in zip(arm.losses, reference.losses, strict=True):
                 if abs(mine - others) > 1e-5 * abs(others):
                     raise SystemExit(f"{arm.name}: a loss is {mine}, and {others} where nothing is sharded")
         counted = {}
