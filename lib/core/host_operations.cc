@@ -242,7 +242,9 @@ void HostOperations::check_buffer(const Operation &operation) const {
 
 void HostOperations::start(Operation &operation) {
     check_buffer(operation);
-    operation.in_flight.reserve(operation.shard->owners());
+    if (has_remote_owner(job_, *operation.shard)) {  // what is in flight must be kept, whatever memory is left
+        operation.in_flight.reserve(operation.shard->owners());
+    }
     if (auto *gather = std::get_if<Operation::Gather>(&operation.kind)) {
         start_gather(operation, *gather);
         return;
@@ -260,27 +262,23 @@ void HostOperations::start(Operation &operation) {
 
 void HostOperations::start_gather(Operation &operation, Operation::Gather &gather) {
     Shard &shard = *operation.shard;
-    std::vector<uint64_t> here;
-    for (uint64_t i = 0; i < shard.owners(); ++i) {
-        const uint64_t index = (shard.own_index() + i) % shard.owners();
+    const auto begin = [&](uint64_t index) {
         const bool published = directory_.is_published(shard, index);
-        if (cache_->caches(shard, index)) {
-            if (!get_cached(operation, gather, index)) {
-                gather.unread.push_back(index);
-            }
-        } else if (!published) {
-            if (!get_once_published(operation, index)) {
-                gather.unread.push_back(index);
-            }
-        } else if (job_.on_this_host(shard.owner(index))) {
-            here.push_back(index);
-        } else {
+        if (published && !cache_->caches(shard, index)) {
             get(operation, index);
+        } else if (!(cache_->caches(shard, index) ? get_cached(operation, gather, index)
+                                                  : get_once_published(operation, index))) {
+            gather.unread.push_back(index);
         }
-    }
+    };
     // While this thread copies on this host, the progress threads read from others.
-    for (const uint64_t index : here) {
-        get(operation, index);
+    for (const bool here : {false, true}) {
+        for (uint64_t i = 0; i < shard.owners(); ++i) {
+            const uint64_t index = (shard.own_index() + i) % shard.owners();
+            if (job_.on_this_host(shard.owner(index)) == here) {
+                begin(index);
+            }
+        }
     }
     std::erase_if(gather.cached, [&](uint64_t index) { return cache_->copy(shard, index, operation.target(index)); });
 }
