@@ -68,7 +68,7 @@ odc_plan_request request_of(const PlanOptions &options, const std::vector<uint64
     return request;
 }
 
-// Of samples that an assignment names.
+// The minibatch, the rank and the microbatch of each sample.
 class Assignment {
 public:
     explicit Assignment(size_t samples) : minibatch_of(samples), rank_of(samples), microbatch_of(samples) {}

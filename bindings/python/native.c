@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Of Python's stable ABI, so that its headers are not needed. */
+/* Declared here, from Python's stable ABI, so that its headers are not needed. */
 typedef struct object object;
 int Py_IsInitialized(void);
 int PyGILState_Ensure(void);
@@ -172,7 +172,8 @@ DIVIDE_EACH(odc_divide_each_f64, double)
  * that change by as much in opposite directions. Other edits leave all twelve as they are by accident only, those of
  * rows that change places, too. Whoever wants to can find some: there is no key. ---- */
 
-/* Of two 64-bit numbers, so of four words. A vector that every processor has: compilers leave loops over numbers scalar, or their sums in memory. */
+/* Two 64-bit numbers, so four words. Every processor has such vectors; compilers leave loops over numbers scalar, or their sums
+ * in memory. */
 typedef uint64_t four_words __attribute__((vector_size(16)));
 
 /* The first of a half do not wrap below 64 GiB. */

@@ -45,7 +45,7 @@ struct Counters {
     Counter sync_last_rank;
     std::vector<PeerCounters> peers;  // by rank
 
-    // Of a minibatch, in which this rank computes nothing.
+    // How long this rank has waited within minibatches, computing nothing.
     uint64_t wait_ns() const { return publish_wait_ns.value() + sent_wait_ns.value(); }
 };
 

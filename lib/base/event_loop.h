@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One wait for events of descriptors: sockets, and processes by their pidfds. What waits for others goes through here,
-// so that the caller's `interrupted` is asked while it lasts. By poll(2): it needs no descriptor of its own, also
-// where there are none left, and keeps nothing of a descriptor that has been closed here and is open in a forked child, as epoll does.
+// Waits for events of descriptors: sockets, and processes by their pidfds. The caller's `interrupted` is asked during each wait.
+// Uses poll(2), which needs no descriptor of its own and, unlike epoll, keeps nothing of a descriptor that has been closed here
+// and is open in a forked child.
 #pragma once
 
 #include "base/deadline.h"
@@ -19,14 +19,14 @@ public:
     // `call`: whose waits these are, for errors.
     EventLoop(const Deadline &deadline, const char *call) : deadline_(deadline), call_(call) {}
 
-    // For the next wait only. Of -1 there are no events. Returns a number for happened().
+    // Watches a descriptor in the next wait only; -1 has no events. Returns the event's number for happened().
     size_t watch(int fd, short events = POLLIN);
-    // Until one of them happens, or `until_ns`; for 20 ms at most, then the caller looks at its deadlines and waits on. Throws
-    // ODC_ERROR_INTERRUPTED.
+    // Waits until an event happens or `until_ns` has come, 20 ms at most: the caller then looks at its deadlines and waits on.
+    // Throws ODC_ERROR_INTERRUPTED.
     void wait(int64_t until_ns);
-    // In the last wait; also a hang-up or an error, which reading or writing tells.
+    // Whether the event happened in the last wait. A hang-up or an error counts, too; reading or writing tells which.
     bool happened(size_t event) const { return event < seen_.size() && seen_[event].revents != 0; }
-    // Nobody is watched: for what the kernel has no event for.
+    // Waits for the time alone: for what the kernel has no event for.
     void sleep(int64_t until_ns);
 
 private:

@@ -9,7 +9,7 @@
 
 namespace odc {
 
-// Whose locks a section takes.
+// The libraries whose locks a section may take.
 enum class Locks { Libodc, Hwloc, Libsodium, Libfabric, Nvml, Cuda, Pmix, Count };
 
 // Throws ODC_ERROR_UNSUPPORTED if fork() waited in vain for a section of these locks when it made this process.
@@ -30,7 +30,7 @@ private:
 // Whether another thread is in a section of these locks.
 bool others_in_section(Locks locks);
 
-// Locks a mutex of the whole process in a section: one of a context is no child's concern.
+// Locks a mutex of the whole process, within a section. Mutexes of a context need none: a forked child does not use the context.
 class ProcessLock {
 public:
     explicit ProcessLock(std::mutex &mutex);

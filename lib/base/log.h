@@ -28,7 +28,7 @@ public:
     Log(const Log &) = delete;
     Log &operator=(const Log &) = delete;
 
-    // Who writes it: in each line from now on. Before the library starts a thread.
+    // Names the writer in each line from now on. Called before the library starts a thread.
     void set_rank(int rank, int size, const std::string &host, const std::string &group);
     void set_minibatch(uint64_t minibatch) { minibatch_.store(minibatch, std::memory_order_relaxed); }
 
@@ -64,7 +64,7 @@ public:
 
     // Whether lines wait for the callback.
     bool has_lines() const { return waiting_.load(std::memory_order_relaxed); }
-    // Hands them over.
+    // Calls the callback with those lines.
     void deliver() {
         if (has_lines()) [[unlikely]] {
             hand_over();
@@ -77,7 +77,7 @@ private:
         std::string text;
     };
 
-    // A line that memory does not suffice for is lost; what it is about goes on.
+    // Without memory for a line, the line is lost and the caller's work goes on.
     template <class Text>
     [[gnu::noinline, gnu::cold]] void write(odc_log_level level, const Text &text) noexcept {
         try {

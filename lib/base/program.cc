@@ -76,7 +76,7 @@ const char *how_it_left(int pidfd, int program) {
     if (!is_program_gone(program)) {
         poll(&entry, 1, kExitMs);
     }
-    // What has given up may have ended since.
+    // A process that gave up may have ended since, so its mark counts first.
     if (char unmapped = 0; pread(program, &unmapped, 1, 0) == 1 && unmapped == kUnmapped) {
         return "gave up";
     }

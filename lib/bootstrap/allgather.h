@@ -17,13 +17,13 @@ namespace odc {
 class Allgather {
 public:
     virtual ~Allgather() = default;
-    // The next round; all ranks must come to it.
+    // Takes part in the next round, to which all ranks must come.
     virtual std::vector<PeerInfo> all_gather(const PeerInfo &mine) = 0;
     // Takes the place of the next round: hands in `join_error`, and waits for the others only where it would not reach them
     // otherwise.
     virtual void leave(const PeerInfo &join_error) = 0;
-    // Between two rounds, by rank: rank 0's to all others, theirs to it; -1 or beyond the end where there is none.
-    // Whoever becomes readable has gone, has something to say in the next round, or (rank 0) has said why the job fails.
+    // By rank, between two rounds: rank 0 has a descriptor to each other rank, the others one to rank 0; -1 or past the end: none.
+    // One is readable if its rank has gone, has handed in its next peer info, or (rank 0) has said why the job fails.
     virtual std::vector<int> liveness_fds() const { return {}; }
 };
 

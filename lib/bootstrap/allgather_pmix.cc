@@ -206,7 +206,7 @@ public:
         return infos;
     }
 
-    // The fence takes the peer info along when the others come, which this rank awaits for a moment, in case it exits now.
+    // The fence delivers the peer info once the others enter it. Waits for them briefly, in case this process exits now.
     void leave(const PeerInfo &join_error) override {
         hand_in(join_error);
         const Deadline brief(kLeaveMs, nullptr, nullptr);

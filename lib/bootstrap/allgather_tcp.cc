@@ -90,7 +90,7 @@ void RendezvousClient::join(const PeerInfo &mine) {
             }
             check_deadline();
         }
-        // Nobody is told when rank 0 begins to listen.
+        // No event says that rank 0 has begun to listen, so it is tried again.
         const int64_t retry_at_ns = now_ns() + backoff.next_ns();
         deadline_.debug("has not reached rank 0 yet ({}); tries again", why_);
         events_.sleep(std::min(retry_at_ns, deadline_ns_));
@@ -154,7 +154,7 @@ std::vector<PeerInfo> RendezvousClient::hear_infos() {
     return infos;
 }
 
-// False when the connection closed instead. Rank 0's refusal or failure becomes this rank's.
+// Returns false if the connection was closed. A refusal or failure that rank 0 sends becomes this rank's error.
 bool RendezvousClient::hear_reply(Reply *reply, std::string *payload) {
     if (!hear(reply, sizeof(*reply))) {
         return false;
@@ -208,7 +208,7 @@ bool RendezvousClient::tell(std::string_view bytes) {
     return true;
 }
 
-// Rank 0 speaks at the deadline; only its silence after that is this rank's to report.
+// Rank 0 reports what is missing at the deadline; this rank reports only that rank 0 stays silent after it.
 void RendezvousClient::wait(short event) {
     events_.watch(socket_.get(), event);
     events_.wait(deadline_ns_ + kAnswerNs);
@@ -268,7 +268,7 @@ public:
     std::vector<int> liveness_fds() const override { return server_.liveness_fds(); }
 
 private:
-    // The address is taken. If by another rank 0 of this job, it and its ranks learn of this one, too.
+    // Another process listens at the address. If it is another rank 0 of this job, tells it and its ranks of this one.
     [[noreturn]] void meet_other_rank_0(const std::string &busy, const PeerInfo &mine) const {
         const int64_t deadline_ns = deadline_after(std::min(deadline_.remaining_ms(), kBusyMs));
         std::string why = "it does not answer";

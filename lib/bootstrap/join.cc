@@ -39,10 +39,10 @@ JobConfig job_config_of(const odc_config &config, const LaunchInfo &launch, Log 
     return {launch.rank, launch.size, timeout_ms, config.interrupted, config.interrupted_arg, &log};
 }
 
-// Those that this job does not need, too: a mistake is told at once, not when the job first has a second host.
+// Also checks settings that this job does not need: a mistake shows at once, not when the job first has a second host.
 void check_settings() {
     for (const SettingRow &row : kSettings) {
-        if (row.high > 0 && row.setting != Setting::kTimeoutMs) {  // which odc_config beats
+        if (row.high > 0 && row.setting != Setting::kTimeoutMs) {  // odc_config overrides it
             setting_number(row.setting);
         }
     }
@@ -68,7 +68,7 @@ IdentityInfo identity_of(const Rendezvous &rendezvous, const Cuda *cuda) {
     return info;
 }
 
-// NULL: none is asked for.
+// Opens the GPU that config.device or ODC_DEVICE names; NULL: neither names one.
 std::unique_ptr<Cuda> open_gpu(const odc_config &config) {
     const std::string device = config.device != nullptr ? config.device : setting(Setting::kDevice);
     try {
@@ -94,17 +94,17 @@ std::unique_ptr<Arena> make_arena(const Rendezvous &rendezvous, const Cuda *cuda
     return arena;
 }
 
-// Of the exception that is being handled. Like introduce, not part of join's frame: peer infos are large, and threads that call
-// odc_init may have small stacks.
+// Hands in the exception that is being handled. Not part of join's frame, nor is introduce: peer infos are large, and threads that
+// call odc_init may have small stacks.
 [[gnu::noinline]] void hand_in_join_error(Allgather &exchange) {
     try {
         exchange.all_gather(join_error_of(current_error()));
     } catch (const Error &) {
-        // What went wrong first is what the caller reads.
+        // The caller reads the first error.
     }
 }
 
-// When it fails, the others, who would wait for this rank, learn why it does not come.
+// If `body` fails, the other ranks, which would wait for this one, learn why it does not come.
 template <class Body>
 void or_hand_in_join_error(Allgather *exchange, Body body) {
     try {
@@ -165,7 +165,7 @@ std::string hex(const unsigned char *bytes, size_t count) {
     return text;
 }
 
-// `arena`: this rank's, none for another.
+// `arena`: this rank's own; NULL: opens the memory that another rank handed over.
 void fill_peer(Membership &membership, int rank, LocalPeer met, std::unique_ptr<Arena> arena) {
     if (!arena) {
         arena = Arena::open(std::move(met.memory));
@@ -266,7 +266,7 @@ Membership join(const odc_config &config, Log &log) {
         log.info("has met {} of this host after {}", counted(group.ranks.size() - 1, "other rank"), waited(deadline));
         choose_routes(membership, infos, exchange.get(), deadline);
     } catch (const std::exception &error) {
-        // Peers that have our memory already read why this rank does not come.
+        // Peers that have this rank's memory already read there why it does not come.
         record_departure(*block, launch.rank, error.what());
         throw;
     } catch (...) {  // pthread_exit in a callback

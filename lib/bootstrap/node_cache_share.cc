@@ -12,7 +12,7 @@ namespace odc {
 
 namespace {
 
-// Of the memory that a host has left when its ranks join: slices and the program's own need the rest.
+// With `auto`, caches take this part of the memory that a host has left when its ranks join; slices and programs need the rest.
 constexpr uint64_t kPartOfMemory = 4;
 constexpr int64_t kMostBytes = int64_t{1} << 60;
 

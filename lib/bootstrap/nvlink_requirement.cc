@@ -11,7 +11,7 @@ namespace odc {
 
 namespace {
 
-// Empty: there is NVLink between the two, which are called `between`.
+// Returns why there is no NVLink between two GPUs, which the text calls `between`; empty: there is.
 std::string why_no_link(const GpuLink &link, const std::string &between) {
     switch (link.nvlink) {
         case NvLink::Unknown: return formatted("whether there is NVLink {} is unknown ({})", between, p2p_text(link));
@@ -36,7 +36,7 @@ LocalGpu local_gpu_of(const Membership &membership, int rank) {
             gpu};
 }
 
-// Why what NVML says of two GPUs is not enough; empty: it is.
+// Returns why the link that NVML reports between two GPUs does not suffice; empty: it does.
 std::string why_no_link_between(const GpuReport &report, const LocalGpu &a, const LocalGpu &b) {
     if (!report.why_not.empty()) {
         return formatted("nothing is known of NVLink between the GPUs of {} and {}: {}", a.text, b.text,

@@ -11,10 +11,10 @@ namespace odc {
 
 struct Membership;
 
-// Why it is not met by the ranks of this host; empty: it is. Routes to GPU memory have been chosen. Every rank of the host
-// comes to one answer, but for routes, of which each judges its own.
+// Returns why the ranks of this host do not meet the requirement; empty: they do. Called once routes to GPU memory are chosen. All
+// ranks of the host come to one answer, but each judges its own routes.
 std::string unmet_nvlink_requirement(const Membership &membership);
-// The same of a machine, whichever of its GPUs the ranks will be on.
+// The same for a machine, whichever of its GPUs the ranks will be on.
 std::string unmet_nvlink_requirement(const Machine &machine);
 
 }  // namespace odc

@@ -129,7 +129,7 @@ private:
         return number;
     }
 
-    // Until every rank with a GPU has come so far.
+    // Waits until every rank with a GPU has come to this step.
     void meet(Step step) {
         block(membership_.config.rank).selftest_step.store(step, std::memory_order_release);
         ring(block(membership_.config.rank));
@@ -215,7 +215,7 @@ private:
         device_.check_health();
     }
 
-    // All ranks at the same time, as links lose only what two GPUs add at once: whoever is early goes on until the late have added
+    // All ranks add at the same time, as links lose only concurrent additions: an early rank goes on until the late ones have added
     // enough beside it.
     void add() {
         std::vector<SliceAddend> addends;

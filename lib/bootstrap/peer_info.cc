@@ -34,7 +34,7 @@ Content content_of(const PeerInfo &info) {
     return content;
 }
 
-// Of a later round than the first.
+// Checks the first words of a peer info of a later round.
 template <class Content>
 void check_round(const Content &content, Layout layout, int rank) {
     if (content.magic != layout_magic(layout)) {

@@ -29,8 +29,8 @@ struct IdentityInfo {
     unsigned char nonce[16];  // random; its leader's names a host's rendezvous, so no leftover of another job knows it
 };
 
-// Of the later rounds, which only jobs on several hosts have: by which NICs a rank could be reached; who has not
-// answered there; once all know which are used, the names of its endpoints; and that it is ready.
+// The peer infos of the later rounds, which only jobs on several hosts have: the NICs by which a rank can be reached; the ranks
+// that did not answer there; the names of the endpoints at the NICs in use; and that the rank is ready.
 struct NicInfo {
     uint64_t magic;
     int32_t rank;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who this rank is and where it meets the others, from the configuration and the environment.
+// Finds out which rank this is and where it meets the others, from the configuration and the environment.
 #pragma once
 
 #include "bootstrap/allgather.h"

@@ -201,7 +201,7 @@ void RendezvousServer::dismiss(Client &client, const char *why) {
     }
 }
 
-// What a rank said before it went explains more than that it went.
+// A join error that a rank handed in before it went explains more than that it went.
 void RendezvousServer::fail_lost(const Client &client) const {
     check_join_errors(infos_);
     fail(ODC_ERROR_RENDEZVOUS, "{} {} in odc_init", who(client.hello), kLeftSomehow);
@@ -384,7 +384,7 @@ void RendezvousServer::tell_clients(ReplyKind kind, const std::string *payload) 
     }
 }
 
-// Best effort: who cannot hear it sees the connection close. Ranks that come while this lasts hear it, too.
+// Best effort: a client that cannot be told sees its connection close. Ranks that come while this lasts are told, too.
 void RendezvousServer::tell_all(const std::string &sentence, int64_t most_ns) {
     failure_ = cut(sentence, kMaxSentence);
     for (Client &client : clients_) {

@@ -21,14 +21,14 @@ class RendezvousServer {
 public:
     RendezvousServer(const HostPort &endpoint, const std::string &secret, int size, const Deadline &deadline);
 
-    // Begins to listen. The address that somebody else listens at, "" when there is none.
+    // Begins to listen. Returns the address at which another process listens; "" if there is none.
     std::string open();
-    // One round; the first receives the ranks, and listens no longer then. In later ones a rank that hands in a join error
-    // ends it for all.
+    // Holds one round. The first one receives the ranks, and then stops listening; in a later one a join error of any rank ends the
+    // round for all.
     std::vector<PeerInfo> all_gather(const PeerInfo &mine);
-    // Says to all who came why this rank does not.
+    // Tells all ranks that have come why this rank does not go on.
     void leave(const PeerInfo &join_error);
-    // By rank, -1 for this one; whoever becomes readable has handed in its next peer info, or has gone.
+    // By rank, -1 for this one; a descriptor is readable if its rank has handed in its next peer info, or has gone.
     std::vector<int> liveness_fds() const;
 
 private:

@@ -135,7 +135,7 @@ void judge(Membership &membership, const std::vector<Neighbour> &all, const Loca
     }
 }
 
-// Probes every rank that a route leads to; who does not answer.
+// Probes every rank that a route leads to; returns those that do not answer.
 UnreachableInfo probe_routes(ReachabilityProbe &probe, const Membership &membership, const std::vector<Neighbour> &all,
                              const Deadline &deadline) {
     const int rank = membership.config.rank;
@@ -159,7 +159,7 @@ UnreachableInfo probe_routes(ReachabilityProbe &probe, const Membership &members
     return info;
 }
 
-// Round 3: which routes lead nowhere. True: none; else it is made again, with other routes.
+// Round 3: exchanges which routes lead nowhere. Returns whether none does; otherwise it is held again, with other routes.
 bool all_answered(Allgather &exchange, const UnreachableInfo &mine, const Membership &membership,
                   std::vector<Neighbour> &all) {
     const std::vector<PeerInfo> infos = exchange.all_gather(peer_info_of(mine));
@@ -204,7 +204,7 @@ UsedNics nics_used_by(const Membership &membership, const std::vector<NicAddress
     return used;
 }
 
-// A socket to each rank of another host, and some for the program.
+// Connections need a socket to each rank of another host; the program needs some descriptors, too.
 void check_descriptors(const Membership &membership) {
     const uint64_t needed =
         128 + static_cast<uint64_t>(membership.config.size) - membership.hosts[membership.own().host_index].size();
@@ -220,7 +220,7 @@ void check_descriptors(const Membership &membership) {
 // `gpu`: whose memory NICs are to reach; NULL: none.
 std::unique_ptr<Fabric> open_fabric(const Membership &membership, const UsedNics &used, const CudaDevice *gpu) {
     const JobConfig &config = membership.config;
-    // Before the deadline of who waits for it, or the error would not name who is lost.
+    // Ends before the deadline of ranks that wait for a silent host, so that their error can name the lost one.
     const int64_t silence_ms = std::min(config.timeout_ms / 2, setting_number(Setting::kSilenceMs));
     const auto staging = static_cast<size_t>(setting_number(Setting::kStagingBytes));
     ControlBlock *block = &membership.own().control_block();
@@ -228,7 +228,7 @@ std::unique_ptr<Fabric> open_fabric(const Membership &membership, const UsedNics
                                     used.opened);
 }
 
-// By GPUDirect RDMA if that can be: empty; else why it cannot.
+// Opens the endpoints, for GPUDirect RDMA if possible. Returns why that is not possible; empty: it is.
 std::string open_endpoints(Membership &membership, const UsedNics &used, const Deadline &deadline) {
     Cuda *const cuda = membership.cuda.get();
     std::string why_not = why_not_gpu_direct(cuda);
@@ -316,7 +316,7 @@ void start_fabric(Membership &membership, const std::vector<EndpointInfo> &infos
     membership.fabric->start(infos[0].token, peers, membership.hosts, std::move(local_peers));
 }
 
-// Round 5: everybody can be spoken to.
+// Round 5: every rank can receive control messages now.
 void meet_ready(Allgather &exchange, int rank) {
     const std::vector<PeerInfo> infos =
         exchange.all_gather(peer_info_of(ReadyInfo{layout_magic(Layout::Ready), rank, 0}));

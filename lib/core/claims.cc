@@ -51,7 +51,7 @@ std::optional<uint64_t> Claims::claim(uint64_t count) {
     return item.index;
 }
 
-// Room for what comes back: an item that has been taken cannot be given back.
+// Makes room for the result first: an item that has been taken cannot be given back.
 void Claims::reserve() {
     const std::lock_guard lock(mutex_);
     make_room(claimed_[job_.minibatch() % 2], running_ + 1);

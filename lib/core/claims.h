@@ -20,12 +20,12 @@ class Claims {
 public:
     explicit Claims(Job &job) : job_(job) {}
 
-    // Nothing: all `count` items are taken. For several threads at once.
+    // Returns the next item, or nothing if all `count` items are taken. Several threads may call this at once.
     std::optional<uint64_t> claim(uint64_t count);
-    // Before this rank arrives: a claim that was interrupted may have been given an item.
+    // Called before this rank arrives: throws if an interrupted claim is not repeated, as it may have been given an item.
     void check_answered() const;
     void end_minibatch() { claimed_[(job_.minibatch() + 1) % 2].clear(); }
-    // In the order of the claims. Of the running minibatch or the one before.
+    // The items claimed in the running minibatch or the one before, in the order of the claims.
     const std::vector<uint64_t> &claimed(uint64_t minibatch) const;
 
 private:

@@ -14,7 +14,7 @@ namespace odc {
 
 namespace {
 
-// Of one call. With stripes and alignment it stays below 2^64.
+// The most bytes of slices that one call may register: with stripes and alignment they stay below 2^64.
 constexpr uint64_t kMostSliceBytes = uint64_t{1} << 62;
 
 }  // namespace
@@ -281,7 +281,7 @@ void Context::publish_all(void *stream) {
 }
 
 void Context::tell_all_published(const std::vector<Shard *> &published) {
-    // What was published on a stream, now or before, need not be there yet; exact sums have votes.
+    // "All are published" does not hold of shards on a device, whose streams may not have come to a publish, and has no votes.
     const auto is_told_alone = [](const auto &one) { return one.second->on_device() || one.second->is_exact(); };
     if (std::none_of(shards_.begin(), shards_.end(), is_told_alone)) {
         job_.channel().tell(AllPublishedMessage{minibatch()});
@@ -322,7 +322,7 @@ void Context::count(const Operation &operation) {
     }
 }
 
-// After an error: the caller's buffer is its own again.
+// After an error: gives the caller's buffer back.
 void Context::cancel(Operation &operation) {
     operation.shard->engine().cancel(operation, [] {});
 }
@@ -372,8 +372,8 @@ uint64_t Context::scatter_add_start(Shard &shard, const void *full, void *stream
     return start_only({&shard, stream, Operation::ScatterAdd{static_cast<const std::byte *>(full)}});
 }
 
-// Also while a reduction, or a sync that has arrived, is unfinished, and after this rank has left: the caller's buffer must
-// come back.
+// Allowed also while a reduction, or a sync that has arrived, is unfinished, and after this rank has left: the caller must get
+// its buffer back.
 void Context::wait(uint64_t number) {
     decltype(operations_)::node_type entry;
     uint64_t last = 0;

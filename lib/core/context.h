@@ -49,7 +49,7 @@ public:
 
     void sync(double *values, size_t count, int32_t op);
     void all_reduce(double *values, size_t count, int32_t op);
-    // Nothing: all `count` items are taken.
+    // Returns the next item, or nothing if all `count` items are taken.
     std::optional<uint64_t> claim(uint64_t count);
     const std::vector<uint64_t> &claimed(uint64_t minibatch) const { return claims_.claimed(minibatch); }
     void report_cost(double cost);

@@ -17,7 +17,7 @@ namespace odc {
 
 namespace {
 
-// What lay there before may have been another shard's shadow.
+// Another shard's shadow may have been there.
 void clear_stripes(const RemoteSlice &shadow) {
     for (uint64_t i = 0; shadow.stripes != nullptr && i < stripe_count(shadow); ++i) {
         shadow.stripes[i].lock.store(0, std::memory_order_relaxed);
@@ -141,7 +141,7 @@ void GpuMemory::drop_allocation(const std::vector<DeviceAllocation> &parts) {
 
 // ---- Own slices ----
 
-// Here, where the host may wait for the GPU: a rank adds to a shard's other slices even if its own is empty.
+// Loads the kernels at registration, where the host may wait for the GPU; also if the own slice is empty, as a rank adds to others.
 void GpuMemory::prepare_exact_sums(const std::vector<Shard *> &shards) {
     for (const Shard *shard : shards) {
         if (!shard->is_exact()) {
@@ -288,7 +288,7 @@ void GpuMemory::detach_slice(Shard &shard) {
     shard.engine_state.reset();
 }
 
-// The provider may refuse the memory, so before anybody hears of the shard.
+// Registers the slice before any other rank hears of the shard, as the provider may refuse the memory.
 void GpuMemory::register_memory(const Shard &shard) {
     if (has_remote_owner(job_, shard)) {
         const uint64_t own = shard.own_index();

@@ -46,14 +46,14 @@ GpuOperations::GpuOperations(Job &job, ShardDirectory &directory, RemoteMemory &
                              std::unique_ptr<Cuda> &cuda, Counters &counters)
     : job_(job), directory_(directory), owned_cuda_(cuda), cuda_(*cuda), counters_(counters),
       memory_(job, remote_memory, *cuda) {
-    // This rank's GPU may fail during a wait, and local peers hand over their regions.
+    // In every wait: notices that this rank's GPU has failed, and takes the regions that local peers hand over.
     const auto while_waiting = [this] {
         call_gpu(job_, cuda_.device(), [this] {
             cuda_.progress_ipc();
             cuda_.device().check_health();
         });
     };
-    // What this rank has published shall be there.
+    // Completes what this rank has published, which peers may still read.
     const auto before_leaving = [this] { cuda_.drain(kDrainMs); };
     job_.set_hooks({while_waiting, before_leaving});
 }
@@ -61,7 +61,7 @@ GpuOperations::GpuOperations(Job &job, ShardDirectory &directory, RemoteMemory &
 // After a sync nothing is pending; after an error, or without a last sync, something may be.
 GpuOperations::~GpuOperations() {
     job_.set_hooks({});
-    cuda_.stop_gdr_add();  // what they add to is unmapped soon
+    cuda_.stop_gdr_add();  // the slices are unmapped soon
     if (!cuda_.drain(kDrainMs)) {
         leak();
     }
@@ -98,7 +98,7 @@ void GpuOperations::enqueue(Call call, Body body) {
     });
 }
 
-// On the operation's stream, behind the publish of the own slice, which may be on another one and not done; sync waits for it.
+// Enqueues on the operation's stream, behind the publish of the own slice, which may be pending on another one. Sync waits for it.
 template <class Body>
 void GpuOperations::enqueue_tracked(const Operation &operation, Body body) {
     const Shard &shard = *operation.shard;
@@ -114,7 +114,7 @@ void GpuOperations::enqueue_tracked(const Operation &operation, Body body) {
     });
 }
 
-// Pending work with a completion word. Before anything is enqueued: until then the call may be interrupted.
+// Begins pending work with a completion word. Called before anything is enqueued: until then the call may be interrupted.
 uint64_t GpuOperations::begin_tracked(Call call, const Shard &shard, const std::string &description) {
     PendingWork &pending_work = cuda_.pending_work();
     std::optional<uint64_t> work = pending_work.begin_with_word(shard.record_offset(), description);
@@ -277,7 +277,7 @@ void GpuOperations::get(Operation &operation, const std::vector<uint64_t> &index
     }
 }
 
-// Those of `unread` that are published by now.
+// Begins to read those of `unread` that are published by now.
 void GpuOperations::get_published(Operation &operation, Operation::Gather &gather) {
     std::vector<uint64_t> published;
     for (const uint64_t index : gather.unread) {
@@ -305,7 +305,7 @@ void GpuOperations::finish_gather(Operation &operation, Operation::Gather &gathe
     }
 }
 
-// Until the copies of all that comes from other hosts are enqueued.
+// Waits until the copies of all slices from other hosts are enqueued.
 void GpuOperations::await_staged_gets(Operation &operation, Job::Wait &wait) {
     if (staged_gets_of(operation) == nullptr) {
         return;
@@ -322,7 +322,7 @@ void GpuOperations::await_staged_gets(Operation &operation, Job::Wait &wait) {
     operation.engine_state.reset();
 }
 
-// Asks for what there is room for, and enqueues the copies of what has come.
+// Requests pieces while there is room for them, and enqueues the copies of those that have arrived.
 void GpuOperations::enqueue_staged_gets(Operation &operation) {
     std::vector<StagedGet> &gets = staged_gets_of(operation)->gets;
     cuda_.staged_gets().read(gets);
@@ -339,7 +339,7 @@ void GpuOperations::enqueue_staged_gets(Operation &operation) {
     });
 }
 
-// They may be asked for again.
+// Cancels the pending reads; their pieces can be requested again.
 void GpuOperations::cancel_staged_gets(Operation &operation, const std::function<void()> &look) {
     StagedGetState *const state = staged_gets_of(operation);
     if (state == nullptr) {
@@ -417,7 +417,7 @@ void GpuOperations::add_directly(Operation &operation) {
     }
 }
 
-// An owner on another host that leaves takes nothing more.
+// Waits until `ready()`. Fails the job if the staging proxy has failed, or if the owner that it waits for is gone.
 template <class Ready>
 void GpuOperations::wait_for_staging_proxy(Job::Wait &wait, const Ready &ready) {
     const auto awaited = [this] { return cuda_.awaited_owner().value_or(job_.rank()); };
@@ -486,7 +486,7 @@ void GpuOperations::drain() {
     wait.until_seen(behind, [this] { return cuda_.progress_ipc(); });
 }
 
-// What this rank has enqueued and what has come of it.
+// For errors: the enqueued work that is not done, or what it depends on.
 std::string GpuOperations::unfinished_work() {
     if (const std::string under_way = cuda_.pending_work().describe(); !under_way.empty()) {
         return under_way;
@@ -496,7 +496,7 @@ std::string GpuOperations::unfinished_work() {
                  : "copies through host memory";
 }
 
-// For those who may give up first.
+// Records what this rank waits for, for the errors of ranks that may give up first.
 void GpuOperations::note_wait() {
     if (cuda_.awaited_owner() && cuda_.pending_work().all_done()) {  // it waits for another rank
         job_.note_device_done();
@@ -505,7 +505,7 @@ void GpuOperations::note_wait() {
     }
 }
 
-// What other ranks added in host memory belongs to this rank's sums, too. Exact ones become f32 then.
+// Adds what other ranks added in host memory to this rank's sums, then makes f32 of exact ones.
 void GpuOperations::after_arrival() {
     for (const Shard *shard : shards_) {
         GpuSliceState *const state = slice_state_of(*shard);
@@ -583,7 +583,7 @@ void GpuOperations::convert_exact_sums(const Shard &shard, const GpuSliceState &
     });
 }
 
-// The GPU has converted them. Here it turns out whether they took too many gradients, of which it alone has counted some.
+// Ends sums that the GPU has converted. It alone has counted some of the gradients, so too many of them are noticed only here.
 void GpuOperations::end_exact_sums_of(Shard &shard) {
     ExactTotals totals{};
     if (const GpuSliceState *const state = slice_state_of(shard)) {

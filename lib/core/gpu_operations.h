@@ -33,7 +33,7 @@ public:
     void start(Operation &operation) override;
     void finish(Operation &operation) override;
     void cancel(Operation &operation, const std::function<void()> &look) override;
-    // They go to the owners anyway.
+    // Additions to GPU memory go to the owners themselves: this host has no partial sum to send.
     void end_additions(Shard &shard, const std::vector<Operation *> & /*started*/) override {
         shard.finished = epoch();
     }

@@ -45,7 +45,7 @@ HostOperations::~HostOperations() = default;
 
 // ---- Shards ----
 
-// Slots come before partial sums. Returns the bytes of all.
+// Divides the node cache's room among these shards, slots before partial sums. Returns the bytes that both take.
 uint64_t HostOperations::plan_held(const std::vector<Shard *> &shards) {
     uint64_t room = cache_->room();
     uint64_t held = 0;
@@ -66,8 +66,8 @@ uint64_t HostOperations::plan_held(const std::vector<Shard *> &shards) {
     return held;
 }
 
-// Slices come first: without memory, or addresses, for slots of the node cache and partial sums, too, there are none of all these
-// shards. As many as fit would leave nothing for slices that are registered later.
+// Slices come first: if there is no memory, or there are no addresses, for slots and partial sums, too, these shards get none of
+// them. As many as fit would leave nothing for slices that are registered later.
 std::vector<Allocation> HostOperations::allocate(const std::vector<Shard *> &shards) {
     Arena &arena = *job_.peer(job_.rank()).arena;
     const auto sizes = [&] {
@@ -91,7 +91,7 @@ std::vector<Allocation> HostOperations::allocate(const std::vector<Shard *> &sha
         shard->hold({}, {});
     }
     std::vector<Allocation> allocations = arena.allocate(sizes());
-    // The shards after these are likely to find none, either.
+    // Later shards are likely to find no memory either, so only the first such call warns.
     const odc_log_level level = std::exchange(warned_of_slots_, true) ? ODC_LOG_INFO : ODC_LOG_WARN;
     job_.log().line(
         level,
@@ -158,7 +158,7 @@ void HostOperations::check_stream(void *stream) const {
     }
 }
 
-// What the caller has written is there: no stream has to come anywhere.
+// The caller has written the slice already: no stream is involved.
 void HostOperations::publish(Shard &shard, void *) {
     if (shard.is_exact()) {
         publish_vote(shard, epoch());
@@ -173,7 +173,7 @@ void HostOperations::tell_published(Shard &shard) {
     }
 }
 
-// What waits for a publish is added, and this rank counted in, when it is waited for or in the sync.
+// Additions that wait for a publish are made, and this rank is counted in, when they are waited for or in the sync.
 void HostOperations::end_additions(Shard &shard, const std::vector<Operation *> &started) {
     shard.finished = epoch();
     const bool all_added = std::all_of(started.begin(), started.end(), [](const Operation *addition) {
@@ -217,7 +217,7 @@ void HostOperations::get(Operation &operation, uint64_t index) {
     }
 }
 
-// Whether the slice is being read, or will be by somebody else once its owner publishes.
+// Begins to read the slice, now or as soon as its owner publishes; false if only a later call can.
 bool HostOperations::get_once_published(Operation &operation, uint64_t index) {
     const Shard &shard = *operation.shard;
     if (shard.linked(index) == nullptr) {
@@ -251,7 +251,7 @@ void HostOperations::start(Operation &operation) {
     }
     Shard &shard = *operation.shard;
     bool all_published = true;
-    for (uint64_t i = 0; i < shard.owners(); ++i) {  // also of those after one that is not: a released one is an error
+    for (uint64_t i = 0; i < shard.owners(); ++i) {  // all are asked, as a released one is an error
         all_published = directory_.is_published(shard, (shard.own_index() + i) % shard.owners()) && all_published;
     }
     if (all_published) {
@@ -299,7 +299,7 @@ void HostOperations::finish_gather(Operation &operation, Operation::Gather &gath
     await_in_flight(operation, wait);
 }
 
-// Begins to read what it can now, so that all of it is on its way while this rank waits for the rest.
+// Begins to read all that it can now, so that those reads proceed while this rank waits for the rest.
 void HostOperations::begin_gets(Operation &operation, Operation::Gather &gather) {
     Shard &shard = *operation.shard;
     for (size_t i = gather.unread.size(); i-- > 0;) {
@@ -312,7 +312,7 @@ void HostOperations::begin_gets(Operation &operation, Operation::Gather &gather)
     }
 }
 
-// False: whether there is a slot for the slice cannot be known before its holder publishes, or the owner has not registered.
+// Returns false if nobody can tell yet whether the slice has a slot: its holder has not published, or its owner not registered.
 bool HostOperations::get_cached(Operation &operation, Operation::Gather &gather, uint64_t index) {
     Shard &shard = *operation.shard;
     if (shard.linked(index) == nullptr || !directory_.is_published(shard, cache_->holder(shard, index))) {
@@ -384,7 +384,7 @@ void HostOperations::finish(Operation &operation) {
         await_in_flight(operation, wait);
         return;
     }
-    wait.begin_effects();  // what is in flight will be added
+    wait.begin_effects();  // sent additions cannot be taken back
     try {
         await_in_flight(operation, wait);
     } catch (...) {

@@ -90,7 +90,7 @@ void HostTree::join(uint64_t number) {
     }
 }
 
-// Of the ranks from `first` on, in the order of the tree of a host with all ranks of the job.
+// Combines what the ranks first..end-1 brought, in the order of the tree of a host with all ranks of the job.
 void HostTree::combine(int first, int end, uint64_t number, Contribution &sum) const {
     int part = 1;  // ranks of each member
     while (part * kTreeFan < end - first) {

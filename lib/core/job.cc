@@ -18,7 +18,7 @@ namespace odc {
 namespace {
 
 constexpr int kPatientSpins = 4000;  // some tens of microseconds: what a futex would cost
-constexpr int kCrowdedSpins = 20;    // more ranks than cores: the core is needed by who is waited for
+constexpr int kCrowdedSpins = 20;    // more ranks than cores: the awaited rank may need this core
 
 std::string seconds(int64_t ns) { return formatted("{:.1f} s", static_cast<double>(ns) * 1e-9); }
 
@@ -199,7 +199,7 @@ void Job::fail_halfway(Call call) {
     }
     try {
         abort(text);
-    } catch (const std::bad_alloc &) {  // it is kept, whoever could not be told
+    } catch (const std::bad_alloc &) {  // the error is kept, even if a rank could not be told
     }
     check();
     throw std::logic_error("an abort was not kept");
@@ -248,11 +248,11 @@ void Job::learn() {
     try {
         look_at_states();
     } catch (const Error &) {
-        // It is kept.
+        // It is this rank's job error now.
     }
 }
 
-// A host is lost with all its ranks.
+// Names all lost ranks, as a host is lost with all its ranks.
 std::string Job::all_lost_with(int rank) const {
     std::string others;
     for (int other = 0; other < size(); ++other) {
@@ -272,7 +272,7 @@ void Job::look_for_deaths() {
     if (poll(pidfds.data(), pidfds.size(), 0) <= 0) {
         return look_for_replaced_programs();
     }
-    // What the dead said last explains more than that they died.
+    // A job error that a dead rank has left explains more than its death.
     look_at_states();
     for (int rank = 0; rank < size(); ++rank) {
         if (pidfds[static_cast<size_t>(rank)].revents == 0) {
@@ -285,7 +285,7 @@ void Job::look_for_deaths() {
     }
 }
 
-// By a system call for each rank, so of many ranks only some are asked for at a time.
+// Takes a system call for each rank, so a call checks only some of many ranks.
 void Job::look_for_replaced_programs() {
     for (size_t i = 0; i < std::min(blocks_.size(), kProgramsAtOnce); ++i) {
         const int rank = static_cast<int>(asked_program_.fetch_add(1, std::memory_order_relaxed) % blocks_.size());
@@ -293,7 +293,7 @@ void Job::look_for_replaced_programs() {
         if (rank == this->rank() || !one.program.valid() || !is_program_gone(one.program.get())) {
             continue;
         }
-        look_at_states();  // before it left or failed, it told so
+        look_at_states();  // it may have left or failed first
         if (block(rank).state.load(std::memory_order_acquire) == RankState::Running) {
             const char *const ending = ending_text(how_program_went(one.pidfd.get()));
             fail_job(ODC_ERROR_PEER_LOST, formatted("{} {}; it {}", who(rank), ending, what(rank)));
@@ -308,14 +308,14 @@ void Job::sleep(Doorbell &doorbell, uint32_t rung) {
     doorbell.waiters.fetch_sub(1);
 }
 
-// Counted as a waiter, too: whoever is waited for on another host is asked whether it is alive.
+// Counts as a waiter, too, so that an awaited rank of another host is asked whether it is alive.
 void Job::nap(int on) {
     block(on).doorbell.waiters.fetch_add(1);
     std::this_thread::sleep_for(std::chrono::microseconds(50));
     block(on).doorbell.waiters.fetch_sub(1);
 }
 
-// Who waits for this rank shall not wait on when its device fails.
+// Lets the engine notice that its device has failed: other ranks may be waiting for this one.
 void Job::run_waiting_hook() {
     if (hooks_.while_waiting) {
         hooks_.while_waiting();

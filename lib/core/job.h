@@ -50,16 +50,16 @@ public:
 
     // Throws the job error if there is one. Cheap: asked at the start of every call.
     void check() const;
-    // The same, and of any rank: where no wait would look. As cheap.
+    // Throws also if another rank has failed, for calls in which no wait would notice. As cheap.
     void check_peers();
     bool has_failed() const { return error_status_.load(std::memory_order_acquire) != ODC_OK; }
-    // The first job error sticks here, and reaches all ranks with its message. Throws it, or the one that was first.
+    // Keeps the first job error and sends its message to all ranks. Throws it, or the one that was first.
     [[noreturn]] void fail_job(odc_status status, const std::string &text);
     // odc_abort: as fail_job, but returns.
     void abort(const std::string &text);
-    // In a catch: others see what this rank has begun, which cannot be taken back. Throws the job's error.
+    // In a catch: fails the job, as others see a part of this rank's work, which cannot be taken back. Throws the job error.
     [[noreturn]] void fail_halfway(Call call);
-    // In a catch: throws the job's error if there is one, which may have caused what was caught.
+    // In a catch: throws the job error if there is one, as it may be the cause; else rethrows.
     [[noreturn]] void rethrow() const;
     void leave();
 
@@ -72,7 +72,7 @@ public:
 
     ControlChannel &channel() { return channel_; }
     const ControlChannel &channel() const { return channel_; }
-    // Whether what is on its way from or to a rank may still come.
+    // Whether bytes on their way from or to a rank may still arrive.
     bool serves(int rank) const {
         return !has_failed() && odc::serves(block(rank).state.load(std::memory_order_acquire));
     }
@@ -83,13 +83,13 @@ public:
     }
     bool on_this_host(int rank) const { return is_local_[static_cast<size_t>(rank)] != 0; }
 
-    // Of a wait that begins now.
+    // The deadline of a wait that begins now.
     Deadline deadline() const;
     int64_t timeout_ms() const;
-    // Makes it this rank's job error, if there is none yet, that another failed or is lost.
+    // If another rank has failed or is lost, makes that this rank's job error, unless it has one.
     void learn();
 
-    // What a call of this rank does, for the others' errors, while it lasts. `record`: offset of its shard's, 0 for none.
+    // Tells the others, for their errors, what call this rank is in. `record`: offset of its shard's; 0: no shard.
     class CallScope {
     public:
         CallScope(Job &job, Call call, uint64_t record = 0) : job_(job) { job_.note(call, record); }
@@ -110,10 +110,10 @@ public:
     // fails. `look` is called now and then; if it throws, call this again.
     void cancel(const std::vector<std::shared_ptr<Request>> &requests, Call call, const std::function<void()> &look);
 
-    // Until the doorbell rings, or 20 ms. `rung`: as it was when there was nothing to be seen yet.
+    // Sleeps until the doorbell rings, 20 ms at most. `rung`: the doorbell's count before the caller last checked its condition.
     void sleep(Doorbell &doorbell, uint32_t rung);
     void sleep(int on) { sleep(block(on).doorbell, block(on).doorbell.rung.load()); }
-    // For what rings no doorbell.
+    // Sleeps briefly, for conditions that ring no doorbell.
     void nap(int on);
 
     class Wait;  // core/wait.h
@@ -128,9 +128,9 @@ private:
     void look_for_deaths();
     void look_for_replaced_programs();
     bool set_error(odc_status status, const std::string &text);
-    // After the first error: the program may end now, and the others shall know why.
+    // Tells all ranks of the first error, before the program may end.
     void let_know();
-    // Not only who waits for this rank must hear of its failure.
+    // Wakes every rank: also those that do not wait for this one must hear of its failure.
     void ring_all();
 
     const Membership &membership_;

@@ -2,7 +2,7 @@
 // The node cache: a slice of another host is read once a minibatch into a slot in this host's shared memory, from where all ranks
 // of the host gather it. memory/cache_slot.h says which states a slot goes through, and why nobody reads a wrong one.
 //
-// Who holds the slot, node_places.h says. The slice is read by the rank that wants it first, by its own NIC and progress thread,
+// node_places.h says which rank holds a slot. A slice is read by the rank that wants it first, by its own NIC and progress thread,
 // so that no rank waits for a call of another. A gather waits for the publish of the holder, which is an owner, anyway.
 #pragma once
 

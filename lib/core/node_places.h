@@ -46,7 +46,7 @@ struct PartialSumLayout {
     uint64_t bytes;
 };
 
-// Of the parts that this rank holds of a shard, the first ones: as many as fit in `left` bytes.
+// Returns the first parts of a shard that this rank holds: as many as fit in `left` bytes.
 Shard::Held fit(const Shard &shard, NodePlace::Part NodePlace::*part, uint64_t left);
 
 }  // namespace odc

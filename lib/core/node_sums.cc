@@ -110,7 +110,7 @@ void NodeSums::count_in(Shard &shard, uint64_t index) {
     }
 }
 
-// False: the owner has published, as somebody here has added to its slice, but this rank has not heard of it yet.
+// Returns false if this rank has not heard yet that the owner has published; it has, as a rank of this host added to its slice.
 bool NodeSums::send(const Part &part, Call call) {
     Shard &shard = *part.shard;
     if (!directory_.is_published(shard, part.index)) {

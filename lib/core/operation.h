@@ -25,7 +25,7 @@ struct Operation {
         std::byte *to;
         std::vector<uint64_t> unread = {};  // owners whose slices nobody has begun to read
         std::vector<uint64_t> cached = {};  // those whose slices come by the node cache
-        size_t copied = 0;                  // so many of these
+        size_t copied = 0;                  // how many of `cached` are copied
     };
     struct ScatterAdd {
         const std::byte *from;
@@ -59,24 +59,24 @@ public:
     Engine(const Engine &) = delete;
     Engine &operator=(const Engine &) = delete;
 
-    // Gives shards that nobody has seen their memory, all of them or none.
+    // Gives memory to shards that no rank has seen: to all of them or to none.
     virtual void attach(const std::vector<Shard *> &shards) = 0;
     // Throws ODC_ERROR_PHASE while something enqueued may use the shard's memory.
     virtual void check_detach(const Shard & /*shard*/) {}
     // Takes a shard's memory back.
     virtual void detach(Shard &shard) = 0;
-    // Where the slice of another rank begins here; empty: its memory has not come yet, ask again.
+    // Where the slice of another rank begins here; none: its memory has not come yet, ask again.
     virtual std::optional<Shard::Bases> map(const Shard &shard, int rank, const ShardRecord &record) = 0;
     virtual void unmap(const Shard &shard, uint64_t index) = 0;
 
-    // Before anything is published on a stream: throws where this engine's shards cannot be.
+    // Throws if this engine's shards cannot be published on the stream. Called before anything is published on it.
     virtual void check_stream(void *stream) const = 0;
-    // Lets the ranks of this host see the own slice, now or when the stream comes there. They are not rung for.
+    // Lets the ranks of this host see the own slice, now or when the stream comes there. Rings no doorbell.
     virtual void publish(Shard &shard, void *stream) = 0;
-    // Tells those of other hosts, as soon as it is published.
+    // Tells the ranks of other hosts as soon as the slice is published.
     virtual void tell_published(Shard &shard) = 0;
 
-    // Does what can be done without waiting for a peer. After an error the operation is to be cancelled.
+    // Does what needs no wait for a peer. After an error the operation is to be cancelled.
     virtual void start(Operation &operation) = 0;
     // Waits for the rest. After an error without a job error it may be called again.
     virtual void finish(Operation &operation) = 0;
@@ -87,12 +87,12 @@ public:
     // This rank adds nothing more to the shard in this minibatch. `started`: its additions to it that it has started and not waited
     // for. Waits for nobody.
     virtual void end_additions(Shard &shard, const std::vector<Operation *> &started) = 0;
-    // Completes what this rank has started of its shards, and all that peers may rely on once it has arrived.
+    // Completes the operations that this rank has started on its shards, and all that peers may rely on once it has arrived.
     virtual void before_arrival(const std::vector<Operation *> &started) = 0;
-    // All ranks have arrived: completes this rank's sums. After an interruption it is called again.
+    // Completes this rank's sums once all ranks have arrived. After an interruption it is called again.
     virtual void after_arrival() = 0;
 
-    // Host memory that it keeps page-locked.
+    // Bytes of host memory that the engine keeps page-locked.
     virtual uint64_t pinned_bytes() const = 0;
 };
 

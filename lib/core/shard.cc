@@ -81,7 +81,7 @@ void check_summation(const Description &d) {
     }
 }
 
-// Of the first minibatch. `largest`: as in odc_shard_desc; its sign says whether it was handed on by an empty slice.
+// The exponent in the first minibatch. `largest`: as in odc_shard_desc; its sign says whether an empty slice handed it on.
 int32_t exponent_of(const Description &d, float largest) {
     constexpr int kOfHalf = 16;  // no f16 is larger
     constexpr int kDefault = 10;

@@ -106,7 +106,7 @@ public:
 
     // The record of an owner, once found (see ShardDirectory).
     ShardRecord *linked(uint64_t index) const { return links_[index].record.load(std::memory_order_acquire); }
-    // Where its segment and its region begin here (NULL: nowhere), the region's number, and the pages of its shadow.
+    // Where the owner's segment and region begin here (NULL: nowhere), the region's number, and the pages of its shadow.
     struct Bases {
         std::byte *host;
         std::byte *device;
@@ -116,12 +116,12 @@ public:
     };
     const Bases &bases(uint64_t index) const { return links_[index].bases; }
     void link(uint64_t index, ShardRecord &record, const Bases &bases);
-    // As this rank reaches it: in device memory if that can be.
+    // The slice as this rank reaches it: in device memory if that is possible.
     RemoteSlice slice(uint64_t index) const;
-    // In host memory, of this rank's or of an owner whose device cannot be reached.
+    // The slice in host memory, of this rank or of an owner whose device cannot be reached.
     RemoteSlice host_slice(uint64_t index) const;
     bool is_staged(uint64_t index) const { return on_device() && links_[index].bases.device == nullptr; }
-    // Where `record`, an owner's of this shard, begins here, if its segment does at `host`, its region at `device`.
+    // Where an owner's record of this shard says that things are, if its segment begins here at `host`, its region at `device`.
     Bases bases_of(const ShardRecord &record, std::byte *host, std::byte *device) const;
     // False once the owner has released it and used its record again.
     bool stands(const ShardRecord &record) const {

@@ -70,7 +70,7 @@ ShardRecord *ShardDirectory::look_up(Shard &shard, uint64_t index) {
     read(rank);
     auto &waiting = readers_[static_cast<size_t>(rank)].waiting;
     const auto [begin, end] = waiting.equal_range(shard.name());
-    // Of its next minibatch there may be another of this name.
+    // An owner may be a minibatch ahead and have registered another shard of this name: this minibatch's record goes first.
     auto found = std::find_if(begin, end, [&](const auto &entry) { return shard.stands(*entry.second); });
     if (found == end) {
         found = begin;

@@ -26,9 +26,9 @@ public:
     // The same for what rings no doorbell: a word that a device writes, or what this process does. `on()` may change.
     template <class On, class Ready>
     void until_seen(const On &on, const Ready &ready);
-    // Waits until `done()`, for which `doorbell` is rung, or until no rank is absent: `absent()` is the first, or -1.
-    // It may look at every rank, so it is asked only when a sleep has ended without `done()`. Its rank's death or
-    // departure and the deadline are job errors, as above.
+    // Waits until `done()`, for which `doorbell` is rung, or until `absent()` is -1: it is the first rank that has not come. It may
+    // look at every rank, so it is asked only when a sleep has ended without `done()`. The death or departure of that rank and the
+    // deadline are job errors, as above.
     template <class Done, class Absent>
     void until_all(Doorbell &doorbell, const Done &done, const Absent &absent);
     // As `until`, but a peer that has left (odc_shutdown) still serves this, until it is gone.
@@ -44,7 +44,7 @@ public:
         until_seen(on, ready);
         left_serves_ = false;
     }
-    // For waits on other things than a doorbell: looks around and throws.
+    // For waits on other things than a doorbell: throws what ends the wait.
     void check(int holder, int64_t since_ns) override;
     int holder() const { return holder_; }
     // From now on an interruption would leave an operation half done. So `interrupted` is not asked as long as the
@@ -64,7 +64,7 @@ private:
 
     template <class Ready>
     bool spin(const Ready &ready);
-    // Looks around; true: it is ready after all.
+    // Looks for what ends the wait; true if the condition holds after all.
     template <class Ready>
     bool look_or(int on, const Ready &ready);
     // Throws what ends every wait: a job error, a death, an interruption. Returns what ends this one, on `on`.
@@ -88,7 +88,7 @@ bool Job::Wait::spin(const Ready &ready) {
             return true;
         }
         spin_pause();
-        // Who is waited for may be queued behind us on this core.
+        // The awaited rank may be queued behind us on this core.
         if (spin % 64 == 63) {
             sched_yield();
         }

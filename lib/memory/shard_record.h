@@ -53,7 +53,7 @@ struct ShardRecord {
     uint32_t slice_count;  // 0: equal slices, none listed below
     std::atomic<uint32_t> released;
     std::atomic<uint64_t> published;  // this slice holds the parameters of minibatch published - 1
-    // Of exact sums. An owner may be one minibatch ahead, so its votes (ExponentVote) take turns.
+    // For exact sums only. An owner may be one minibatch ahead, so its votes (ExponentVote) take turns.
     std::atomic<int16_t> votes[2];  // of epoch `published` and the one before, by parity
     int32_t first_exponent;         // of the first minibatch
     std::atomic<uint64_t> clamped;  // addends to this slice, over all minibatches

@@ -80,7 +80,7 @@ private:
         size_t left() const { return kept - given; }
     };
 
-    // Samples that go together.
+    // The samples that a donor gives in one exchange.
     struct Several {
         size_t donor = 0;
         size_t count = 0;
@@ -109,7 +109,7 @@ private:
         return donors < 2 ? std::nullopt : receiver;
     }
 
-    // Whether anything was worth it.
+    // Makes the best exchange for this receiver; false if none is worth it.
     bool take(size_t at) {
         const std::optional<Several> found = best(at);
         if (!found) {
@@ -131,8 +131,8 @@ private:
         return true;
     }
 
-    // What gains most, if that is enough: one sample, else several, as samples of one cost have to go together before a
-    // minibatch's time falls.
+    // The exchange that gains most, if it gains enough: of one sample, else of several, as samples of one cost have to go together
+    // before a minibatch's time falls.
     std::optional<Several> best(size_t at) const {
         for (const size_t together : {size_t{1}, SIZE_MAX}) {
             Several most;
@@ -149,7 +149,7 @@ private:
         return std::nullopt;
     }
 
-    // Up to `together`, and to the last that takes longer than all on every rank.
+    // The best exchange with one donor: of at most `together` samples, each longer than all of the donor's spread over the ranks.
     Several best_of(size_t at, size_t from, size_t together) const {
         const Minibatch &receiver = minibatches_[at];
         const Minibatch &donor = minibatches_[from];
@@ -161,7 +161,7 @@ private:
             std::min({together, static_cast<size_t>(long_end - begin), donor.left() - 1, receiver.left() - 1,
                       moved_left_ / 2, displacement_left_ / 2 / distance(at, from)});
         Several most;
-        // In larger steps once there are many.
+        // The count grows by more than one once it is large.
         for (size_t count = 1; count <= limit && is_costlier(donor, receiver, count);
              count = count < limit ? std::min(count + 1 + count / 16, limit) : limit + 1) {
             const double gain = gain_of(receiver, donor, count) / static_cast<double>(count);
@@ -172,7 +172,7 @@ private:
         return most;
     }
 
-    // Of so many, also the last for the last.
+    // Whether each of the `count` samples that the receiver would get costs more than each that it would give.
     bool is_costlier(const Minibatch &donor, const Minibatch &receiver, size_t count) const {
         return cost(donor, donor.given + count - 1) > cost(receiver, receiver.kept - count) * (1 + kNegligible);
     }
@@ -185,7 +185,7 @@ private:
         return std::max(even(donor.cost - difference(receiver, donor, count)), cost(donor, donor.given + count));
     }
 
-    // Long samples that are more than the ranks are two on some rank, and so on.
+    // If there are more long samples than ranks, some rank has two of them, and so on.
     double time_with(const Minibatch &receiver, const Minibatch &donor, size_t count) const {
         const size_t taken = receiver.samples.size() - receiver.kept + count;
         const double cheapest = std::min(receiver.cheapest_taken, cost(donor, donor.given + count - 1));
@@ -243,8 +243,9 @@ double least_time(const Window &window, const std::vector<double> &costs, size_t
     }
     std::sort(of_window.begin(), of_window.end(), std::greater<>());
     std::sort(counts.begin(), counts.end(), std::greater<>());
-    // The minibatches by the cost of their sample at this place, each costliest first: costlier than that of the m-th are at most
-    // all samples of those before and `place` of each other. They are most if the largest come first.
+    // A lower bound of the sum of what each minibatch's sample at `place` (costliest first) costs. Take the minibatches in falling
+    // order of that cost: more than the m-th's can cost only the samples of those before it, and `place` samples of each other.
+    // These are most if the largest minibatches come first.
     const auto sum_at = [&](size_t place) {
         double sum = 0;
         size_t before = 0;
@@ -256,7 +257,7 @@ double least_time(const Window &window, const std::vector<double> &costs, size_t
         return sum;
     };
     double bound = std::accumulate(of_window.begin(), of_window.end(), 0.0) / static_cast<double>(ranks);
-    // Of a minibatch's j * ranks + 1 costliest samples some rank has j + 1; the cheapest they can be are the last j + 1.
+    // Some rank has j + 1 of a minibatch's j * ranks + 1 costliest samples, which cost at least what the last j + 1 of them cost.
     for (size_t j = 0; j <= kMostTogether && j * ranks < counts.front(); ++j) {
         double sum = 0;
         for (size_t place = j * ranks - j; place <= j * ranks; ++place) {
@@ -272,7 +273,7 @@ Window exchanged(const Window &window, const std::vector<double> &costs, size_t 
     for (const Samples &one : window) {
         given.push_back(costliest_first(one, costs));
     }
-    // Of the first minibatches, from none to all: the least time, and the last group that gives it.
+    // least[m]: the least time of the first m minibatches; last_group[m]: the last group of the division that has it.
     std::vector<double> least = {0};
     std::vector<Window> last_group(1);
     for (auto end = given.begin() + 1; end <= given.end(); ++end) {

@@ -27,14 +27,14 @@ struct Moves {
 
 // The estimated time of a window on so many ranks, if each minibatch is balanced as well as its costliest sample allows.
 double estimate(const Window &window, const std::vector<double> &costs, size_t ranks);
-// By more than rounding.
+// Whether `time` is less than `than` by more than rounding.
 bool is_less(double time, double than);
 
-// No order of the window's samples, each minibatch with its number of them, takes less.
+// A lower bound: no order of the window's samples that keeps the minibatches' numbers of samples takes less.
 double least_time(const Window &window, const std::vector<double> &costs, size_t ranks);
 
-// Each minibatch keeps its number of samples. Exchanges within groups of neighbouring minibatches, each within the limits; of all
-// divisions into groups that with the least estimate.
+// Exchanges samples within groups of neighbouring minibatches, each group within the limits. Each minibatch keeps its number of
+// samples. Takes the division into groups with the least estimate.
 Window exchanged(const Window &window, const std::vector<double> &costs, size_t ranks, MoveLimits limits);
 
 // All samples by cost, the costliest in the first minibatch.

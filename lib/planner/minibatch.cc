@@ -72,7 +72,7 @@ std::vector<double> speeds_of(const odc_plan_request &request, double total_cost
         return std::vector<double>(used, 1.0);
     }
     const double mean = std::accumulate(out.begin(), out.end(), 0.0) / static_cast<double>(ranks);
-    // Of all that is computed with them.
+    // A bound of everything that is computed with the speeds.
     const double most = total_cost * (*fastest / *slowest) * static_cast<double>(ranks);
     if (!std::isfinite(mean) || !std::isfinite(most)) {
         fail(ODC_ERROR_ARGUMENT,

@@ -229,7 +229,7 @@ double lower_bound(const std::vector<double> &costs, const Speeds &speeds) {
     std::sort(sorted.begin(), sorted.end(), std::greater<>());
     double bound =
         std::accumulate(sorted.begin(), sorted.end(), 0.0) / std::accumulate(speeds.begin(), speeds.end(), 0.0);
-    // Of the j * parts + 1 costliest items some part holds j + 1; the cheapest they can be are the last j + 1.
+    // Some part holds j + 1 of the j * parts + 1 costliest items, which cost at least what the last j + 1 of them cost.
     for (size_t j = 0; j <= kCountedItems && j * parts < sorted.size(); ++j) {
         const auto last = sorted.begin() + static_cast<std::ptrdiff_t>(j * parts);
         bound = std::max(bound, std::accumulate(last - static_cast<std::ptrdiff_t>(j), last + 1, 0.0) / fastest[0]);

@@ -98,7 +98,7 @@ Parts equal_counts(const Minibatch &minibatch) {
     return best_of(std::move(starts), minibatch, {low, high});
 }
 
-// So that none is shorter; often with few samples a rank, as one sample is the bound.
+// Whether no division is shorter. True often if there are few samples a rank, as one sample is the bound then.
 bool reaches_bound(const Parts &parts, const Minibatch &minibatch) {
     return makespan(parts, minibatch.costs, minibatch.speeds) <= lower_bound(minibatch.costs, minibatch.speeds);
 }
@@ -112,7 +112,7 @@ Parts free_counts(const Minibatch &minibatch) {
                    minibatch, {1, minibatch.samples()});
 }
 
-// For ranks of different speeds; some may have nothing to do.
+// Divides for ranks of different speeds; some may have nothing to do.
 Parts by_speed(const Minibatch &minibatch) {
     Parts as_equal = matched(free_counts(minibatch.with_equal_speeds()), minibatch.costs, minibatch.speeds);
     if (reaches_bound(as_equal, minibatch)) {

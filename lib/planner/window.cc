@@ -158,7 +158,7 @@ odc_window_summary plan_window(const odc_window_request &window, const odc_plan_
     const bool collective = samples.policy == ODC_LB_MICRO || samples.policy == ODC_SORTED_ROWS;
     Window after = window.order == ODC_WINDOW_SORTED ? sorted(before, all.costs)
                                                      : exchanged(before, all.costs, all.ranks, limits_of(window));
-    // Sorted microbatches are more alike, which is for collectives; else a window that gains nothing need not be planned.
+    // Collectives gain from sorting, which makes microbatches alike; for ODC a window that gains nothing need not be planned again.
     if (!collective && !is_less(estimate(after, all.costs, all.ranks), estimate(before, all.costs, all.ranks))) {
         after = before;
     }

@@ -29,7 +29,7 @@ std::string domain_name(const ProviderRow &row, const std::string &nic) {
     return (renamed ? row.domain + nic.substr(std::strlen(row.device)) : nic) + row.suffix;
 }
 
-// What libfabric says of the NIC by this provider.
+// What libfabric says about the NIC with this provider.
 ProviderInfo info_of(const ProviderRow &row, const Nic &nic, const std::vector<ProviderInfo> &infos) {
     ProviderInfo answer{row.name, "", "libfabric does not offer it"};
     for (const ProviderInfo &info : infos) {
@@ -96,7 +96,7 @@ NicAddress make_address(const Service &service, const Nic &nic, const Network &n
 
 size_t row_of(uint16_t providers) { return static_cast<size_t>(std::countr_zero(providers)); }
 
-// One a subnet of the NIC; one without an address where there are none to meet by.
+// Adds an address for each subnet of the NIC, or one entry without an address if ranks do not meet by IP addresses there.
 void add_addresses(const Service &service, const Nic &nic, Nearness distance, std::vector<NicAddress> &addresses) {
     if (kProviders[row_of(service.providers)].addressing == Addressing::Own || !nic.networks_known) {
         addresses.push_back(make_address(service, nic, {}, distance));
@@ -203,7 +203,7 @@ NicAddresses nic_addresses_of(const Machine &machine, Device memory, const Route
     NicAddresses found;
     for (size_t i = 0; i < machine.nics.size(); ++i) {
         const Nic &nic = machine.nics[i];
-        // Asked for by name, it joins the "hosts" of one machine.
+        // Only if it is named, loopback connects the "hosts" of one machine.
         const bool lo = nic.kind == NicKind::Loopback && contains(options.interfaces, nic.name);
         std::string why = lo ? "" : refusal(nic);
         if (why.empty() && !options.interfaces.empty() && !contains(options.interfaces, nic.name)) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a pair of ranks reaches each other's memory by a transport: what the rows of the table of transports point to.
-// Pure functions. Empty: it does, and `choice` says how and why. Else why not. They are asked in the order of the table,
-// with what the choice has become so far, and only of pairs on one host, or on two, as the row says.
+// What the rows of the table of transports point to: whether a rank reaches another's memory by a transport. Pure functions. The
+// result is empty if it does, and `choice` then says how and why; else the result says why not. They are asked in the order of the
+// table, with the choice as it is by then, and only about pairs on one host, or on two, as the row says.
 #pragma once
 
 #include <string>
@@ -24,7 +24,7 @@ std::string reach_gpu_through_host_memory(const RankPair &pair, RouteChoice &cho
 std::string reach_by_nics(const RankPair &pair, RouteChoice &choice);
 std::string reach_gpu_by_nics(const RankPair &pair, RouteChoice &choice);
 
-// Not of a pair: empty, if libfabric has a provider here that this library can use (asking takes 0.3 s). Else why not.
+// Not about a pair: why libfabric has no provider here that this library can use; empty: it has one. Asking takes 0.3 s.
 std::string why_no_provider();
 
 }  // namespace odc

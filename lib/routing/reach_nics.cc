@@ -90,7 +90,7 @@ std::vector<Pair> best_pairs(const std::vector<NicAddress> &low, const std::vect
     return best;
 }
 
-// Keeps the pairs with the NIC that this rank of its host takes among equals; how many there were.
+// Keeps the pairs with the NIC that this rank takes among its host's equal ones; returns how many of these there were.
 template <class Side>
 size_t spread(std::vector<Pair> &pairs, int index, Side side) {
     std::vector<size_t> nics;
@@ -152,7 +152,7 @@ std::string unreachable_text(const RankPair &pair) {
     return listed(text, ", ");
 }
 
-// What is the same at both ends is not said of one.
+// Names an end only if the two differ.
 std::string way_between_hosts(const RankDescriptor &mine, const RankDescriptor &theirs) {
     if (mine.why_no_gpu_direct == theirs.why_no_gpu_direct) {
         const std::string &why_not = mine.why_no_gpu_direct;

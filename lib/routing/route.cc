@@ -36,7 +36,7 @@ std::string other_host_text(const RankPair &pair) {
                : formatted("rank {} is on another host ({})", theirs.rank, theirs.host);
 }
 
-// Of a transport between hosts.
+// Why a pair on one host does not use a transport between hosts.
 std::string one_host_text(MemoryKind memory, const RouteChoice &choice) {
     if (memory == MemoryKind::Gpu) {
         return "never inside a host";
@@ -53,7 +53,7 @@ std::string one_host_text(MemoryKind memory, const RouteChoice &choice) {
     return formatted("never inside a host, where {} must be allowed", joined(names, " or "));
 }
 
-// Empty: neither of the two forbids the transport. A rank reaches itself whatever is allowed.
+// Returns which rank's ODC_TRANSPORTS forbids the transport; empty: neither. A rank reaches itself whatever is allowed.
 std::string forbidden(const TransportRow &row, const RankPair &pair) {
     for (const RankDescriptor *rank : {&pair.mine, &pair.theirs}) {
         if (!pair.is_one_rank() && (rank->transports & transport_bit(row)) == 0) {
@@ -63,7 +63,7 @@ std::string forbidden(const TransportRow &row, const RankPair &pair) {
     return "";
 }
 
-// Of a pair of which one has none.
+// The choice for a pair of which `rank` has no GPU.
 RouteChoice no_gpu(const RankDescriptor &rank) {
     RouteChoice choice;
     choice.why = formatted("rank {} has no GPU (config.device or ODC_DEVICE names it)", rank.rank);
@@ -73,7 +73,7 @@ RouteChoice no_gpu(const RankDescriptor &rank) {
     return choice;
 }
 
-// Empty: by this transport, and the choice says how.
+// Returns why the pair does not use this transport; empty: it does, and the choice says how.
 std::string why_not_by(const TransportRow &row, const RankPair &pair, MemoryKind memory, RouteChoice &choice) {
     const Reach reach = memory == MemoryKind::Gpu ? row.gpu_memory : row.host_memory;
     if (reach == nullptr) {

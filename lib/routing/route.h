@@ -17,8 +17,8 @@ struct WhyNot {
     std::string why;
 };
 
-// What both ranks say of their pair: transports, NICs and reasons are those of the other's choice with the sides
-// changed. The read mode is each rank's own affair.
+// The two ranks of a pair choose alike: transport, NICs and reasons are those of the other's choice with the sides changed. Only
+// the read mode is each rank's own.
 struct RouteChoice {
     std::string_view transport;  // its name in the table (transport_table.h); "" when none reaches
     int my_nic = -1;             // indexes among the descriptors' NICs; -1: it takes none
@@ -35,13 +35,13 @@ RouteChoice choose_route(const RankPair &pair, MemoryKind memory);
 struct Route {
     std::unique_ptr<Endpoint> endpoint;  // of host memory
     RouteChoice choice;
-    // The choice's, where it takes NICs.
+    // Names from the choice, if it takes NICs.
     std::string provider;
     std::string nic;
     std::string peer_nic;
     std::string why_not;  // of all transports not taken
 
-    // Of GPU memory: it is mapped here.
+    // For a route to GPU memory: whether that memory is mapped here.
     bool is_direct() const { return !choice.transport.empty() && choice.read_mode == ReadMode::Direct; }
 };
 

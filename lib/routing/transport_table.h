@@ -23,17 +23,16 @@ enum class Scope { OneHost, TwoHosts };
 struct TransportRow {
     const char *name;  // in ODC_TRANSPORTS
     Scope scope;
-    // Empty: it works on this machine. Else why not.
+    // Returns why it does not work on this machine; empty: it does.
     std::string (*why_not_here)();
-    // Of the memory of that kind; NULL: it moves none.
+    // Whether the transport reaches a peer's memory of that kind; NULL: it does not move such memory.
     Reach host_memory;
     Reach gpu_memory;
-    // To a peer's host memory; NULL: it moves none.
+    // Makes the endpoint to a peer's host memory; NULL: it does not move such memory.
     std::unique_ptr<Endpoint> (*connect)(const EndpointParams &params);
 };
 
-// What runs inside a host comes first. A set of transports (ODC_TRANSPORTS) is a mask of bits in this order, which ranks
-// exchange.
+// Transports inside a host come first. A set of transports (ODC_TRANSPORTS) is a mask of bits in this order, which ranks exchange.
 inline constexpr auto kTransports = std::to_array<TransportRow>({
     {"cuda", Scope::OneHost, why_not_cuda, nullptr, reach_peer_gpu, nullptr},
     {"shm", Scope::OneHost, why_not_shm, reach_mapped_memory, reach_gpu_through_host_memory, connect_shm},
@@ -41,7 +40,7 @@ inline constexpr auto kTransports = std::to_array<TransportRow>({
 });
 static_assert(kTransports.size() <= 32);
 
-// The row called so; of the table.
+// The row of a transport that is in the table.
 constexpr const TransportRow &transport_row(std::string_view name) {
     return *std::find_if(kTransports.begin(), kTransports.end(),
                          [&](const TransportRow &row) { return row.name == name; });

@@ -21,7 +21,7 @@ const Topology &topology();
 // with one node. Failure is not an error: pages are then placed at first touch.
 void place_near(void *start, size_t bytes);
 
-// Of a file in /proc or /sys; empty if it cannot be read.
+// The first line of a file in /proc or /sys; empty if it cannot be read.
 std::string first_line(const std::string &path);
 
 // Equal for processes that can share memory: those of one boot, one network namespace (abstract sockets belong to it) and one

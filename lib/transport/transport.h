@@ -50,8 +50,8 @@ struct RemoteSlice {
     int32_t summation = 0;                     // ODC_SUM_EXACT or 0
     int32_t exponent = 0;                      // of exact sums, in the epoch of an addition (exact_sum.h)
     std::atomic<uint64_t> *clamped = nullptr;  // counts the addends of exact sums that were
-    // Of an addition: 0: a gradient is added; else sums of so many gradients (1 where nobody counts), which are in the type in
-    // which the owner sums, and of which `were_clamped` addends were clamped.
+    // For additions. 0: a gradient is added. Else sums of this many gradients (1 if nobody counts them) in the type in which the
+    // owner sums; `were_clamped` of their addends were clamped.
     uint32_t addends = 0;
     uint64_t were_clamped = 0;
 };

@@ -87,7 +87,7 @@ static void ties_go_to_the_even_one(void **state) {
         CHECK_OK(odc_exact_add(digits, &value, 1));
         CHECK(value_of(digits) == ldexp(rounded[i][1], -64));
     }
-    /* Of 54 bits the last is rounded away: with the even neighbour it is lost, with the odd one it counts. */
+    /* A sum of 54 bits is rounded to 53, ties to even: 2^53 + 1 down, 2^53 + 3 up. */
     static const double sums[][3] = {
         {0x1p53, 1, 0x1p53}, {0x1p53 + 2, 1, 0x1p53 + 4}, {0x1p53, 0x1.000001p0, 0x1p53 + 2}};
     for (size_t i = 0; i < sizeof sums / sizeof *sums; ++i) {

@@ -56,7 +56,7 @@ static void add_own(odc_context *context, tensor t, int minibatch, uint64_t *ran
     }
 }
 
-/* Of memory that streams may have used. */
+/* Frees memory that streams may have used. */
 static void collect(void) {
     if (tests_gpu()) {
         gpu_collect();

@@ -129,7 +129,7 @@ static void memory_beside_the_slices_is_bounded(void **state) {
     }
 }
 
-/* Of the mappings of all ranks' shared files. */
+/* Counts the mappings of all ranks' shared files. */
 static long mappings(void) {
     char line[512];
     long count = 0;

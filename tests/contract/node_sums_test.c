@@ -200,7 +200,7 @@ static void exact_sums_are_the_same_bits(void **state) {
     run_on(__func__, 3, 6, "auto", adds_exactly, &types[1]);
 }
 
-/* Of 4,096 additions that are allowed each host makes half, or one more. */
+/* Each host makes half of the 4,096 additions that are allowed, or one more. */
 static void adds_too_often(odc_context *context, void *arg) {
     const int one_more = *(const int *)arg;
     const int mine = odc_rank(context) < 2 ? 2048 + (odc_rank(context) == 0 ? one_more : 0) : 0;

@@ -426,7 +426,7 @@ static void reduce_and_check(world *w, int in_sync, int n, int by) {
     count(&w->tally->elements, (uint64_t)n);
 }
 
-/* Of the gradients that were added to a shard in this minibatch. */
+/* The salts of the gradients that were added to a shard in this minibatch. */
 static size_t all_salts(const world *w, int index, uint64_t salts[MAX_SIZE * MOST_ADDS + MOST_ITEMS]) {
     const int minibatch = w->plan.minibatch + 1;
     size_t n = added_salts(&w->plan.shards[index], salts);

@@ -108,7 +108,7 @@ static void draw_additions(schedule *plan) {
     }
 }
 
-/* Of the first group, which all ranks have published before any claims. */
+/* Chooses from the first group, which all ranks have published before any claims. */
 static void choose_item_shard(schedule *plan) {
     plan->item_shard = -1;
     for (int i = 0; i < MAX_SHARDS; ++i) {

@@ -61,7 +61,7 @@ uint64_t parameter_salt(const schedule *plan, const planned_shard *shard);
 /* The sum of all additions of this minibatch; returns how many there are. */
 size_t added_salts(const planned_shard *shard, uint64_t salts[MAX_SIZE * MOST_ADDS]);
 
-/* Of an item's gradient. */
+/* The salt of an item's gradient. */
 uint64_t item_salt(const schedule *plan, uint64_t item);
 
 /* Value `index` that a rank passes, and the result for all ranks: small integers, so that it is exact. */

@@ -24,7 +24,7 @@ static uint64_t random_state;
 
 static uint64_t draw(uint64_t bound) { return random_below(&random_state, bound); }
 
-/* Of long-tailed lengths: most are short, one in about sixty is near the budget. */
+/* A window of long-tailed lengths: most are short, one in about sixty is near the budget. */
 static struct window *new_window(int32_t minibatches, uint64_t samples_each, int32_t ranks) {
     struct window *w = calloc(1, sizeof(*w));
     assert_non_null(w);
@@ -403,7 +403,7 @@ static void a_longer_window_is_not_worse(void **state) {
 
 enum { kFew = 9, kSets = 1 << kFew };
 
-/* Of few samples in three minibatches: tries every set of them as a minibatch, divided in every way. */
+/* The least time of few samples in three minibatches: tries every set of them as a minibatch, divided in every way. */
 static double least_of_all_orders(const struct window *w) {
     static double cost[kSets], time[kSets];
     for (int set = 0; set < kSets; ++set) {
@@ -434,7 +434,7 @@ static double least_of_all_orders(const struct window *w) {
     return least;
 }
 
-/* Of one minibatch it is that of its plan; of few samples it is below every order's plans. */
+/* The bound of one minibatch is that of its plan; the bound of few samples is below every order's plans. */
 static void the_bound_holds_for_every_order(void **state) {
     (void)state;
     for (int round = 0; round < 60 / slowdown(); ++round) {

@@ -379,7 +379,7 @@ static void a_gpu_that_has_failed_before_init_is_refused(void **state) {
 
 typedef enum hung { HUNG_GATHER, HUNG_ADDITION, HUNG_PUBLISH, HANGS } hung;
 
-/* Of the hung rank, which is rank 0, and of the other. */
+/* `deadline_ms`: of the hung rank, which is rank 0, and of the other. */
 typedef struct hang {
     hung what;
     int64_t deadline_ms[2];
@@ -397,7 +397,7 @@ static void has_a_hung_stream(int rank, int size, const char *job, void *arg) {
     void *full = new_buffer(t, ODC_F32);
     void *stream = gpu_stream(A_STREAM);
     int hangs = rank == 0;
-    /* Of a rank of another host only the last report is known. */
+    /* Only the last report of a rank of another host is known. */
     const char *waits = several_hosts() ? "where it waited for its GPU's work of shard \""
                                         : "where it waits for its GPU's work of shard \"";
     CHECK_OK(odc_publish(t.shard, NULL));
@@ -445,7 +445,7 @@ static void what_hangs_is_named_at_the_deadline_and_not_unmapped(void **state) {
     run_processes(2, has_a_hung_stream, (&(hang){HUNG_PUBLISH, {60000, 3000}}));
 }
 
-/* Of the driver's calls made by one call of the library a later one fails, while earlier work is still enqueued. */
+/* One of the driver's calls that a call of the library makes fails, while earlier work is still enqueued. */
 static void fails_halfway(int rank, int size, const char *job, void *arg) {
     static const char *const functions[HANGS] = {"cuStreamWriteValue64", "cuStreamWriteValue64", "cuEventRecord"};
     hung what = *(hung *)arg;

@@ -43,7 +43,7 @@ ldd "$tree"/bin/* "$tree/lib/libodc.so.0" | awk '$2 == "=>" && $3 ~ /^\// { prin
     grep -vE '^(libc|libm|libdl|libpthread|librt|libgcc_s|libstdc\+\+|libodc|libcuda|ld-linux[^ ]*)\.so' |
     while read -r name path; do cp -L "$path" "$tree/lib/$name"; done
 strip --strip-unneeded "$tree"/bin/* "$tree"/lib/*
-# Of the program's own, and not by LD_LIBRARY_PATH, which python3 would follow, too.
+# Programs find these libraries by their rpath, not by LD_LIBRARY_PATH, which python3 would follow, too.
 for file in "$tree"/bin/*; do
     patchelf --set-rpath "\$ORIGIN/../lib" "$file"
 done

@@ -117,7 +117,7 @@ assert stage["complete"] and reasons == {
     "absent": "skipped: there is none",
 }, reasons
 
-# Of an interrupted pytest, the completed tests; the last of a test's lines counts.
+# An interrupted pytest reports its completed tests; the last of a test's lines counts.
 lines = [{"test": f"a.py::{test}", "outcome": outcome, "reason": "oops", "seconds": 1.0}
          for test, outcome in (("one", "passed"), ("two[b::c]", "passed"), ("one", "failed"))]
 (folder / "lines").write_text("\n".join([*map(json.dumps, lines), '{"test": ']))

@@ -119,7 +119,7 @@ binding() {
         skipped=$((skipped + 1))
         return
     fi
-    # Of pytest -rfEs, and of parts in shell_checks.sh.
+    # The skips that pytest -rfEs prints, and those of parts in shell_checks.sh.
     sed -nE "s/^SKIPPED \[[0-9]+\] (.*)/$name: \1/p; s/^([^ ]+): skipped: /$name: \1: /p" "$log" >>"$logs/skips"
     counted() { grep -oE "[0-9]+ $1\b.* in " "$log" | awk '{ sum += $1 } END { print sum + 0 }'; }
     passed=$((passed + $(counted passed)))

@@ -19,8 +19,8 @@ PYTHON = "bindings/python/tests/"
 # Programs that are not of this repository.
 OTHERS = {"cmake", "ctest", "pip", "cc", "c++", "torchrun", "accelerate", "sudo", "export", "cd", "cargo", "./example", "build/train",
           "target/debug/examples/train"}
-# Of each page the lines that begin so, and who runs them: a file, and words of it that do; or why no test does. Of what trains or
-# measures for minutes the file runs a smaller one.
+# By page and beginning, what runs its lines: a file, and words of it that do; or why no test does. Of lines that train or measure for
+# minutes the file runs smaller ones.
 WHO_RUNS = {
     "CONTRIBUTING.md": {
         "bash tests/install.sh test": ("tests/harness/tiers.sh", "bash tests/install.sh test"),

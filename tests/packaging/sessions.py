@@ -38,8 +38,8 @@ SHORTER = {
 RECORDED = {"odc topo ": "tests/data/topology/dual-socket.xml"}
 # Ended when it has printed what the page shows: it would wait for minutes.
 ENDED = "ODC_LOG=info odc run -n 2 python3 train.py hang"
-# Who comes first and last, and which deadlines pass, depends on what else runs: repeated, at most so often, until it
-# is as on the page.
+# Which rank comes first or last, and which deadlines pass, depends on what else runs: repeated, at most so often, until
+# it is as on the page.
 TRIES = 3
 MORE_TRIES = {"train.py slow 2>&1 | grep": 10, "ODC_RANK=2 python3 train.py": 5}
 

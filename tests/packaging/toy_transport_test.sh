@@ -31,7 +31,7 @@ ODC_SOURCE_DIR=$tree expect 0 bash tests/unit/layers_test.sh
 build=build/release # as far from the sources as there, so a compiler cache has the same objects
 
 expect 0 cmake --preset release -DODC_TOOLS=ON -DODC_TESTS=ON
-# Of host memory on one host: those over other hosts and on GPUs go another way, and plans go none. Some bring hosts of their own.
+# Tests of host memory on one host: those over other hosts and on GPUs go another way, and plans go none. Some bring hosts of their own.
 ctest --test-dir $build -N -R '^contract/' -E '_on_gpus|/(plan|tail|window)$' -LE hosts | sed -n 's/^ *Test .*: //p' >"$work/contract"
 [ "$(wc -l <"$work/contract")" -gt 15 ] || fail "only these are tests of the contract: $(cat "$work/contract")"
 targets() { sed 's,^,^,; s,$, ,' | grep -f - $build/tests/needed.txt | cut -d ' ' -f 2- | tr ' ' '\n' | sort -u; }

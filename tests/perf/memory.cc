@@ -26,8 +26,8 @@ struct Size {
 };
 constexpr Size kSizes[] = {{"4KiB", 4 << 10}, {"256KiB", 256 << 10}, {"64MiB", 64 << 20}};
 
-// Of the largest size, shared by all benchmarks, so that only the first one pays for page faults. All zero, which no type reads
-// as a subnormal number.
+// A buffer of the largest size, shared by all benchmarks, so that only the first one pays for page faults. All zero, which no type
+// reads as a subnormal number.
 class Buffer {
 public:
     explicit Buffer(size_t bytes) : pages_(bytes / sizeof(Page)) {}

@@ -104,7 +104,7 @@ uint64_t needed_bytes(const BenchOptions &options, uint64_t ranks, size_t rank) 
     const uint64_t tensor = options.bytes;
     const odc_type type = options.element_type();
     const uint64_t sums = tensor / element_bytes(type) * element_bytes(accumulator_of(type));
-    // Of libodc: exact ones take a bit an element besides, and the default ones are measured, too.
+    // libodc's sums. Exact ones have a bit for each element besides (a byte is counted here), and default ones are measured, too.
     const uint64_t own = options.exact() ? tensor / element_bytes(type) * (sizeof(int64_t) + 1) : sums;
     const uint64_t slice = (options.operation == "gather" ? tensor : options.exact() ? own + sums : sums) / ranks;
     if (options.one_active() && rank != 0) {

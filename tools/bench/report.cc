@@ -25,7 +25,7 @@ std::string amount_text(uint64_t bytes) {
 
 constexpr size_t kColumns = 80;
 
-// Of a longer line each part, up to a semicolon, is on a line of its own.
+// Prints a line; if it is longer than kColumns, each part up to a semicolon on a line of its own.
 void print_folded(std::string line, size_t indent) {
     if (line.size() > kColumns) {
         const std::string begin = ";\n" + std::string(indent, ' ');

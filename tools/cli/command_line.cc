@@ -45,7 +45,7 @@ const CLI::App &find_verb(const CLI::App &app, const std::string &word) {
 
 std::string command_of(const CLI::App &app) { return app.get_parent() == nullptr ? "odc" : "odc " + app.get_name(); }
 
-// Of "--name=value" and "-nvalue".
+// The option in "--name=value" or "-nvalue".
 std::string option_name(const std::string &word) {
     return word.starts_with("--") ? word.substr(0, word.find('=')) : word.substr(0, 2);
 }

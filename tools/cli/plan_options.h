@@ -34,7 +34,7 @@ Cost parse_cost(const std::string &text);
 int32_t parse_policy(const std::string &name);
 const char *policy_name(int32_t policy);
 
-// Of one minibatch. `lengths` must outlive it.
+// A request for one minibatch. `lengths` must outlive it.
 odc_plan_request plan_request(const std::vector<uint64_t> &lengths, uint64_t max_tokens, const Cost &cost,
                               int32_t ranks, int32_t policy);
 

@@ -36,7 +36,7 @@ public:
     // done; prefetching, calls are started before a layer's compute and waited for after it.
     RunRecord run(int32_t number, Schedule schedule, const DeviceWork &work, Detail detail);
 
-    // Of the runs since the last call.
+    // Returns the events of the runs since the last call.
     std::vector<Event> take_events() { return std::exchange(events_, {}); }
 
 private:

@@ -31,7 +31,7 @@ public:
     DeviceSpeeds(double noise, std::vector<SlowRank> slow, uint64_t seed, size_t ranks)
         : noise_(noise), slow_(std::move(slow)), seed_(seed), ranks_(ranks) {}
 
-    // Of all ranks in a minibatch, from 0; 1 without noise.
+    // The ranks' speeds in a minibatch, counted from 0; 1 is that of a rank without noise that is not slow.
     std::vector<double> at(size_t minibatch) const;
 
 private:

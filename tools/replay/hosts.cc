@@ -46,7 +46,7 @@ uint64_t EmulatedHosts::ring_bytes(uint64_t element_bytes) const {
     return layer_elements_ * element_bytes * (size - 1) / size;
 }
 
-// Of each layer a microbatch gathers twice and adds once.
+// A microbatch gathers each layer twice and adds to it once.
 std::vector<HostTraffic> EmulatedHosts::traffic(Crossing crossing, const Plan &plan) const {
     std::vector<HostTraffic> traffic(count());
     if (crossing == Crossing::Ring) {

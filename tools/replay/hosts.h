@@ -45,9 +45,9 @@ public:
     // Into and out of each host when a ring of all ranks, which crosses each link once, gathers or reduces elements of so many bytes.
     uint64_t ring_bytes(uint64_t element_bytes) const;
 
-    // Of a minibatch, by host.
+    // What a minibatch moves over the links of each host.
     std::vector<HostTraffic> traffic(Crossing crossing, const Plan &plan) const;
-    // What the busiest link needs for it.
+    // The seconds that the busiest link needs for it.
     double seconds(const std::vector<HostTraffic> &traffic) const;
 
 private:

@@ -28,7 +28,7 @@ public:
     // Hands a link bytes that take so long, at `since_ns` or when it has passed all that it has.
     Interval pass(size_t host, LinkDirection direction, int64_t since_ns, int64_t duration_ns);
 
-    // Of a layer's slices that ranks of a host have read for all of them: how many bytes, and when all of these have passed.
+    // How much of a layer's foreign slices ranks of a host have read for all of them, and when all of it has passed the link.
     struct Arrival {
         uint64_t bytes;
         int64_t ready_ns;

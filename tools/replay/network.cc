@@ -108,8 +108,8 @@ int64_t OdcNetwork::pass(const Crossed &crossed, int64_t since_ns) {
     return end;
 }
 
-// What this rank has not read has been read by others of its host, and is there when it has passed for them. Gradients that
-// the library has sent meanwhile are awaited at the end of the run.
+// What this rank has not read, others of its host have; it is there when it has passed for them. Gradients that the library has
+// sent meanwhile are awaited at the end of the run.
 int64_t OdcNetwork::gathered(size_t layer, int64_t since_ns) {
     const Crossed more = count();
     const int64_t end = pass({more.fetched, 0}, since_ns);
@@ -121,7 +121,7 @@ int64_t OdcNetwork::gathered(size_t layer, int64_t since_ns) {
     return more.fetched < foreign ? std::max(end, await_arrival(layer, foreign)) : end;
 }
 
-// They account for it when their own calls return, which is now or soon.
+// The other ranks account for what they read when their own calls return, which is now or soon.
 int64_t OdcNetwork::await_arrival(size_t layer, uint64_t bytes) const {
     const int64_t deadline_ns = now_ns() + kArrivalDeadlineNs;
     Links::Arrival arrival = links_.arrived(host_, layer);

@@ -17,7 +17,7 @@
 
 namespace odc_tool {
 
-// All ranks are on one host: nothing crosses. Times are those of now_ns; one that is over needs no waiting.
+// The network of ranks that are all on one host: nothing crosses. Times are those of now_ns; one that is over needs no waiting.
 class Network {
 public:
     Network() = default;
@@ -25,16 +25,16 @@ public:
     Network(const Network &) = delete;
     Network &operator=(const Network &) = delete;
 
-    // Before all ranks meet at the beginning of a run, and after it. Returns when the run began.
+    // reset() is called before all ranks meet at the beginning of a run, begin() after it; begin() returns when the run began.
     virtual void reset() {}
     int64_t begin(int32_t run, int64_t now_ns, Detail detail);
-    // When what this rank's gather, or addition, of a layer moved has crossed; the call began at `since_ns`.
+    // Returns when the bytes of this rank's gather of a layer, or addition to it, have crossed. The call began at `since_ns`.
     virtual int64_t gathered(size_t layer, int64_t since_ns);
     virtual int64_t added(size_t layer, int64_t since_ns);
-    // When all that any rank has moved in the run has crossed. Collective, after sync.
+    // Returns when all that any rank has moved in the run has crossed. Collective, after sync.
     virtual int64_t ended();
 
-    // Whether gradients cross by themselves, in sums of the host, once its ranks have finished with a layer.
+    // Whether the library sends gradients by itself, as the host's sums, once the host's ranks have finished with a layer.
     virtual bool sums() const { return false; }
     const Crossed &crossed() const { return crossed_; }  // of the run, by this rank
     std::vector<LinkSpan> take_spans() { return std::exchange(spans_, {}); }

@@ -10,7 +10,7 @@
 namespace odc_tool {
 namespace {
 
-// What a rank's bytes are at the other end counts as equally many at each other host.
+// At the other end, a rank's bytes count in equal parts for each other host.
 std::vector<HostTraffic> counted_traffic(const EmulatedHosts &hosts, const RunRecords &records, size_t run) {
     std::vector<HostTraffic> traffic(hosts.count());
     const auto others = double(hosts.count() - 1);

@@ -22,7 +22,7 @@ struct NetworkReport {
     double share_of_longer;  // of that time and network_seconds, whichever takes longer
 };
 
-// Of the workload's arm with this number.
+// Reports on the workload's arm `arm`.
 NetworkReport network_report(const Workload &workload, const RunRecords &records, size_t arm);
 
 // Above every output: what of the network is emulated, and how.

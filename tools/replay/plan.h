@@ -34,7 +34,7 @@ struct Plan {
     std::vector<std::vector<Microbatch>> ranks;
     std::vector<Microbatch> items;  // for whoever claims them
 
-    // Of plans without items. A rank of speed s takes cost / s; `speeds` are those of all ranks.
+    // Ideal times, for plans without items. A rank of speed s takes cost / s; `speeds` are those of all ranks.
     // Ranks wait for each other once.
     double ideal_of_odc(const std::vector<double> &speeds) const;
     // Ranks wait for each other at each layer of each microbatch.

@@ -87,7 +87,7 @@ struct Times {
     std::array<std::vector<double>, kTurns.size()> turns;
 
     MedianInterval median(size_t turn) const { return median_interval(turns[turn]); }
-    // Of compute alone, and of the lower bound: the longer of compute and communication.
+    // The speed of a turn as a share of that of compute alone, and of the bound: the longer of compute and communication.
     MedianInterval share_of_ideal(size_t turn) const {
         return each([&](size_t i) { return ideal[i] / turns[turn][i]; });
     }

@@ -70,7 +70,7 @@ ArmReport make_arm_report(const Workload &workload, const RunRecords &records, s
     report.claimed = claimed / compute;
     report.samples_per_second = samples / (double(seconds_ns) * kNs);
     report.bound_samples_per_second = samples / (workload.bound(report.arm) * ns_per_cost * kNs);
-    // Of collectives that run a layer ahead, by their plan; of ODC by what each rank computed.
+    // The time without communication: of collectives that run a layer ahead by their plan, of ODC by what each rank computed.
     const double ideal_ns =
         report.arm.schedule == Schedule::Collective ? workload.expected(report.arm) * ns_per_cost : double(busiest_ns);
     report.ideal_samples_per_second = samples / (ideal_ns * kNs);
@@ -157,7 +157,7 @@ Speedups compared(const Report &report) {
     return speedups;
 }
 
-// Why the speedups say nothing of schedules; none: they do.
+// Returns why the speedups say nothing about schedules; none if they do.
 std::optional<std::string> doubt(const Report &report) {
     if (const auto why = not_resolved(report.gain.others)) {
         return why;

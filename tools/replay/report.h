@@ -54,7 +54,7 @@ struct Report {
 
 std::vector<ArmReport> make_arm_reports(const Workload &workload, const RunRecords &records);
 
-// Of the last arm over this one; pairs of windows.
+// The speedup of the last arm over this one, from pairs of windows.
 MedianInterval speedup_over(const Arm &arm, const ReplaySettings &settings, const Workload &workload,
                             const RunRecords &records);
 
@@ -64,7 +64,7 @@ std::string verdict(const Report &report);
 bool is_resolved(const Report &report);
 std::string whole_run(const Report &report);
 
-// Of these runs, one after another: the part in which the rank's device does not compute.
+// The share of these runs, one after another, in which the rank's device does not compute.
 double idle_share(const RunRecords &records, const std::vector<size_t> &runs, size_t rank);
 
 // One sentence that says what was emulated and what was real, above every output.

@@ -101,13 +101,13 @@ struct Workload {
         return minibatches[static_cast<size_t>(arm.order)][number];
     }
     double bound(const Arm &arm, size_t number) const { return minibatch(arm, number).costs.bound(speeds[number]); }
-    // Of an arm whose plans are fixed, if communication takes no time; of another one the bound.
+    // The time that an arm with fixed plans takes if communication takes none; for any other arm the bound.
     double expected(const Arm &arm, size_t number) const;
     // What crosses between emulated hosts, by the formulas.
     std::vector<HostTraffic> traffic(const Arm &arm, size_t number) const;
     // As `expected`, but not less than the busiest link needs.
     double duration(const Arm &arm, size_t number) const;
-    // Of all minibatches.
+    // The same for all minibatches together.
     double bound(const Arm &arm) const;
     double expected(const Arm &arm) const;
     double duration(const Arm &arm) const;

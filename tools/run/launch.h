@@ -22,7 +22,7 @@ struct Launch {
 // process's main thread.
 int launch(const Launch &wanted);
 
-// Of one host.
+// The ranks of one host.
 struct LocalRanks {
     int first;  // ranks first..end-1
     int end;

@@ -123,7 +123,7 @@ void append(std::vector<Part> &parts, std::vector<Part> more) {
     std::move(more.begin(), more.end(), std::back_inserter(parts));
 }
 
-// Of a package, or outside packages (null).
+// The parts of a package, or (null) those outside packages.
 std::vector<Part> inside(const Json &machine, const Json &package) {
     std::vector<Part> parts;
     for (const Json &node : machine.at("numa_nodes")) {

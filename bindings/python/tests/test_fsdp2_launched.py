@@ -160,7 +160,7 @@ if trainer.is_world_process_zero():
     (folder / f"{{name}}.json").write_text(json.dumps(results))
 """
 
-# Of it, for each class: the number of steps, that of the checkpoint's, and the parts.
+# For each class: the steps of the program above, the steps at its checkpoint, and the parts that it is made of.
 KINDS = {
     "Trainer": (
         STEPS,

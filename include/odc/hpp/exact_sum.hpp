@@ -22,7 +22,7 @@ struct ExactSum {
     void add(double value, S &...status) noexcept(detail::kQuiet<S...>) {
         detail::check(odc_exact_add(digits.data(), &value, 1), status...);
     }
-    // Of the digits, this rank's or all ranks', to the nearest double.
+    // The sum of the digits, this rank's or all ranks', rounded to the nearest double.
     template <class... S, class = detail::Trailing<S...>>
     double value(S &...status) const noexcept(detail::kQuiet<S...>) {
         double value = 0;

@@ -126,7 +126,7 @@ struct Lookahead {
 };
 
 struct WindowPlan {
-    // Of each minibatch: each rank's microbatches, in order, of samples by their index in the window.
+    // minibatches[m][rank]: the rank's microbatches of minibatch m, in order; each lists samples by their index in the window.
     std::vector<std::vector<std::vector<std::vector<size_t>>>> minibatches;
     odc_window_summary summary = {};  // see odc.h
 };

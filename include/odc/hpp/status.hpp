@@ -99,7 +99,7 @@ int call_back(Body body) {
     }
 }
 
-// Of a callback whose exceptions concern nobody.
+// Runs the body of a callback that has nobody to report an exception to; drops the exception.
 template <class Body>
 void call_back_and_forget(Body body) {
     try {

@@ -26,14 +26,14 @@ struct PeerHandles {
     int ipc;  // -1: none
 };
 
-// Who meets.
+// The ranks of one host, as one of them meets the others.
 struct LocalGroup {
     std::string name;        // what they share: the launcher's job id, a random word, or what the user calls the job
     std::vector<int> ranks;  // of the job, those of this host, ascending; the first leads
     int rank;                // this one
     int size;                // of the job
-    // By rank, or none: rank 0's to all others, theirs to it. Who becomes readable gave up before it came; rank 0 may have
-    // done so for the whole job. They stay the caller's.
+    // By rank, as Allgather::liveness_fds, or empty; the caller keeps owning them. A readable one says that its rank gave up before
+    // it came here, perhaps (rank 0) for the whole job.
     std::vector<int> liveness_fds;
     // What says that these ranks are one host: "ODC_HOST_ID=\"a\""; empty: it cannot be wrong. For messages.
     std::string named_by;

@@ -67,8 +67,8 @@ private:
         }
     }
 
-    // Somebody listens under our name: another leader, which is told (so that its job fails too), or what a dead one left
-    // behind in a forked child, which may still go away.
+    // Another process listens under our name: another leader, which is told (so that its job fails, too), or a forked child that
+    // keeps a dead leader's socket open and may still end.
     void await_name() {
         const Fd other = make_local_socket();
         const LocalAddress address = local_address(group_.name);
@@ -120,7 +120,7 @@ private:
         accept_waiting();
     }
 
-    // Sleeps until somebody comes, and fails when somebody has gone.
+    // Sleeps until a rank comes; fails if one has gone.
     void wait_for_any() {
         const size_t rank_0 = events_.watch(liveness_of_rank_0_);
         std::vector<std::pair<size_t, size_t>> departures(local_size_);
@@ -195,7 +195,7 @@ private:
     }
 
     void admit(Fd socket, const Hello &hello, ReceivedPeers &&self) {
-        leaving_ = std::move(socket);  // hears what is wrong with it
+        leaving_ = std::move(socket);  // is told if it is refused
         check_hello(hello, self_);
         const auto at = std::lower_bound(group_.ranks.begin(), group_.ranks.end(), hello.rank);
         if (at == group_.ranks.end() || *at != hello.rank) {
@@ -239,7 +239,7 @@ private:
     }
 
     void tell_all(const Error &error) {
-        // A sentence about the rendezvous is everybody's; any other happened to the leader alone.
+        // An error of the rendezvous concerns all ranks; any other is the leader's own, and names it.
         const std::string why = error.status() == ODC_ERROR_RENDEZVOUS
                                     ? error.what()
                                     : formatted("{} left odc_init: {}", who(self_), error.what());
@@ -263,7 +263,7 @@ private:
             tell(std::move(one.socket));
         }
         tell(std::move(leaving_));
-        undecided_.clear();  // there may be no descriptors left for who comes late
+        undecided_.clear();  // late ranks may need their descriptors
         peers_.clear();
         if (acceptor_.listens()) {
             tell_late_ranks(acceptor_, why, std::move(absent), deadline_);
@@ -299,7 +299,7 @@ private:
     Acceptor acceptor_;
     std::vector<Fd> sockets_;  // by local rank
     std::vector<Undecided> undecided_;
-    Fd leaving_;  // of whom it is not decided yet whether it may join
+    Fd leaving_;  // of the rank that is being admitted
     size_t present_ = 1;
     int turned_away_ = 0;
 };

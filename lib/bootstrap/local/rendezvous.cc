@@ -92,7 +92,7 @@ private:
                 fail(ODC_ERROR_RENDEZVOUS, "rank 0 {} in odc_init{}", kLeftSomehow, doubt(group_));
             }
             deadline_.check(ODC_ERROR_RENDEZVOUS, [this] { return missing(); });
-            // The kernel has no event for a name at which somebody begins to listen; but those who leave are seen.
+            // The kernel has no event for a process that begins to listen at a name; ranks that leave are seen.
             events_.watch(leader_life_.get());
             events_.watch(liveness_fd_);
             deadline_.trace("rank {} does not listen at \"{}\" yet; tries again", leader_, group_.name);

@@ -26,7 +26,7 @@ Fd make_local_socket();
 // Binds and listens. Invalid when another process holds the name; throws ODC_ERROR_SYSTEM otherwise.
 Fd listen_locally(const std::string &job);
 
-// Of the process that called connect() or listen() at the other end.
+// Returns the ids of the process that called connect() or listen() at the other end.
 ucred credentials_of(int socket);
 
 // Nothing may be sent to another user's process, which could hold the job's name. Throws ODC_ERROR_RENDEZVOUS.

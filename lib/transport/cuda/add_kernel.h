@@ -25,7 +25,7 @@ struct SliceAddend {
     uint64_t additions = 0;  // to exact sums: see ExactAddend
 };
 
-// Of exact sums in GPU memory.
+// The totals behind a slice's exact sums in GPU memory.
 ExactTotals *totals_of(const RemoteSlice &slice);
 
 // Thread-safe. The caller has a CudaDevice::Scope. All addends of a call are to sums of one kind, of one exponent.

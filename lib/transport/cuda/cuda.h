@@ -82,7 +82,7 @@ public:
     // Returns the word's address for streams.
     cuda::Address pin(std::atomic<uint64_t> &word);
     void unpin(std::atomic<uint64_t> &word);
-    // Of host shadows and bounce buffers. Thread-safe.
+    // Bytes of pinned host shadows and bounce buffers. Thread-safe.
     uint64_t pinned_bytes() const { return pinned_bytes_.load(std::memory_order_relaxed); }
     // Pinned memory of this process, which lives as long as this unless it is freed.
     PinnedMemory &allocate_pinned(uint64_t bytes) { return pinned_.emplace_back(device_, bytes); }

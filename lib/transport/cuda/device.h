@@ -41,7 +41,7 @@ public:
     // Makes those writes visible to work that is enqueued from now on. The caller has a Scope.
     void flush_remote_writes() const;
     cuda::Function adder(int32_t gradient_type) const { return adders_[static_cast<size_t>(gradient_type)]; }
-    // Of exact sums; NULL until load_exact_kernels.
+    // The kernels of exact sums; NULL until load_exact_kernels.
     struct ExactKernels {
         std::array<cuda::Function, ODC_F16 + 1> adders{};  // by gradient type
         cuda::Function sums_adder = nullptr;

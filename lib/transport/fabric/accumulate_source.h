@@ -32,7 +32,7 @@ public:
     std::shared_ptr<Request> on_applied(RemoteRank &owner, const AppliedMessage &message);
     void stop();
     uint64_t times_full() const { return staging_.times_full(); }
-    // Of gradients that owners have applied. Thread-safe.
+    // Bytes of gradients that owners have applied. Thread-safe.
     uint64_t applied_bytes() const { return applied_bytes_.load(std::memory_order_relaxed); }
 
 private:

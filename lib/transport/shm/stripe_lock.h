@@ -23,7 +23,7 @@ class StripeLock {
 public:
     // Waits, asking the hook at least every 20 ms, which counts the time slept.
     StripeLock(Stripe &stripe, int rank, WaitHook &hook);
-    // Of a stripe that try_lock has locked.
+    // Takes over the lock of a stripe that try_lock has locked.
     explicit StripeLock(Stripe &locked) : stripe_(locked) {}
     ~StripeLock() { unlock(stripe_); }
     StripeLock(const StripeLock &) = delete;

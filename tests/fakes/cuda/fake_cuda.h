@@ -77,7 +77,7 @@ FAKE_CUDA_API void fake_cuda_unhang(void);
 
 /* ---- Enqueued work ---- */
 
-/* Of this process so far. */
+/* What this process has enqueued so far. */
 struct fake_cuda_work {
     size_t copies;         /* by cuMemcpyAsync */
     size_t batched_copies; /* by cuMemcpyBatchAsync, of those that prefer to overlap with kernels */

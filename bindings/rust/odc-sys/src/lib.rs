@@ -13,7 +13,7 @@ use std::os::raw::{c_char, c_int, c_void};
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!("libodc is for 64-bit Linux");
 
-// Of the odc.h that is declared here; the library's own is odc_version().
+// The version of the odc.h that is declared here; the library's own is odc_version().
 pub const ODC_VERSION_MAJOR: u32 = 0;
 pub const ODC_VERSION_MINOR: u32 = 1;
 pub const ODC_VERSION_PATCH: u32 = 0;

@@ -23,7 +23,7 @@ fn alone() -> odc_config {
     odc_config { size: 1, ..Default::default() }
 }
 
-/// Of `odc_stats`, before `pinned_bytes`.
+/// The size of `odc_stats` up to `pinned_bytes`.
 const FIRST: usize = 88;
 
 #[test]

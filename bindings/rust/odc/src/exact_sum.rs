@@ -21,7 +21,7 @@ impl ExactSum {
         check(unsafe { sys::odc_exact_add(self.digits.as_mut_ptr(), values.as_ptr(), values.len()) })
     }
 
-    /// Of the digits, this rank's or all ranks', to the nearest f64.
+    /// The sum of the digits, this rank's or all ranks', rounded to the nearest f64.
     pub fn value(&self) -> Result<f64, Error> {
         check_library()?;
         let mut value = 0.0;

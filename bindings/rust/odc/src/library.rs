@@ -130,7 +130,7 @@ pub fn transports() -> Result<Vec<Transport>, Error> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Setting {
-    /// Of the environment variable.
+    /// The environment variable's name.
     pub name: String,
     /// Its default.
     pub fallback: String,

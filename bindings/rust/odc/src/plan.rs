@@ -24,9 +24,9 @@ pub enum Policy {
 /// The cost of a sample: one of s tokens costs a·x² + b·x, x = s / 32000.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
-    /// Of the square.
+    /// The coefficient of x².
     pub a: f64,
-    /// Of the length.
+    /// The coefficient of x.
     pub b: f64,
 }
 
@@ -34,7 +34,7 @@ impl Cost {
     /// By its length alone.
     pub const LINEAR: Cost = Cost { a: 0.0, b: 1.0 };
 
-    /// Of "linear", "1.5b" or "7b".
+    /// The cost model of "linear", "1.5b" or "7b".
     pub fn of_model(name: &str) -> Result<Cost, Error> {
         check_library()?;
         let name = c_string(name, "the model's name")?;
@@ -87,11 +87,11 @@ pub struct WindowPlan {
     pub moved: f64,
     /// By how many minibatches a sample moves, mean over all.
     pub displacement: f64,
-    /// Of a minibatch's tokens: standard deviation / mean.
+    /// How a minibatch's tokens vary: standard deviation / mean.
     pub token_variation: f64,
     /// The same in the order of the data.
     pub token_variation_before: f64,
-    /// Of a minibatch, mean over the window: the divisor of gradients of a loss that is a sum over tokens.
+    /// Tokens of a minibatch, mean over the window: the divisor of gradients of a loss that is a sum over tokens.
     pub tokens: f64,
 }
 

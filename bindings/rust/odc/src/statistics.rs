@@ -63,7 +63,7 @@ counters! {
         sync_last_rank,
         /// Bytes of slices of other hosts that this rank read, for itself or into its host's node cache.
         fetched_bytes,
-        /// Of those handed to this rank, the part that came out of the node cache.
+        /// Bytes of slices that were handed to this rank out of the node cache.
         served_bytes,
         /// Bytes of gradients added to slices of other hosts.
         sent_bytes,

@@ -4,7 +4,7 @@
 
 namespace {
 
-// Of system scope: atomic among all GPUs of the host.
+// Reductions of system scope: atomic among all GPUs of the host.
 struct Atomics {
     static __device__ __forceinline__ void add(unsigned long long *to, unsigned long long value) {
         asm volatile("red.relaxed.sys.global.add.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "l"(value)

@@ -18,7 +18,7 @@ struct ExactTotals {
         largest;  // finite magnitude in units, rounded: bits of a double, which are in the order of the numbers
 };
 
-// Of the totals and the bits.
+// Bytes of the totals and the bits behind `numel` sums.
 constexpr unsigned long long exact_totals_bytes(unsigned long long numel) {
     return sizeof(ExactTotals) + (numel + 63) / 64 * 8;
 }

@@ -323,7 +323,7 @@ class FsdpGroup:
         self.module.set_force_sum_reduction_for_comms(settings.force_sum)
 
 
-# Of several groups at once: there may be hundreds, and each call costs.
+# These take several groups at once: there may be hundreds, and each call costs.
 
 
 def reset(groups: Iterable[FsdpGroup]) -> None:

@@ -301,7 +301,7 @@ impl<'c, Phase> Minibatch<'c, Phase> {
         }
     }
 
-    /// Of a phase with slices of this rank's.
+    /// Ends a phase in which this rank has published slices of its own.
     pub(super) fn end(self, status: sys::odc_status) -> Result<Minibatch<'c, Published>, Failed<Self>> {
         self.note_publish(status);
         match check(status) {
