@@ -5,7 +5,11 @@
 # `emulated.sh` runs the unit tests, `emulated.sh all` every C test that an emulator can run, which takes an hour, and builds and
 # tries the wheel for arm64, which `emulated.sh wheel` does alone. A part that lacks something is skipped with the reason; if all
 # do, it exits with 77.
+#
+# usage: tests/emulated.sh [all | wheel]
 set -u
+# shellcheck source-path=SCRIPTDIR source=harness/usage.sh
+. "$(dirname "$0")/harness/usage.sh"
 cd "$(dirname "$0")/.." || exit 1
 # shellcheck source=tests/harness/shell_checks.sh
 . tests/harness/shell_checks.sh
@@ -17,10 +21,7 @@ wheel) chosen=(wheel) ;;
 all) tests=. target=all x86_tests=(unit/{host,exact}_kernels contract/{shards,minibatch,operations,release,random,exact})
     chosen+=(wheel)
     ;;
-*)
-    echo "usage: tests/emulated.sh [all | wheel]" >&2
-    exit 2
-    ;;
+*) wrong_usage ;;
 esac
 build=$PWD/build/arm64
 root=$build/root

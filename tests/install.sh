@@ -18,12 +18,17 @@ fmt-devel json-devel cli11-devel"
 # Any installed cargo will do; in addition Debian 12's shows that the oldest supported Rust works.
 command -v cargo >/dev/null || optional="$optional rustfmt rust-clippy"
 
+usage="usage: $0 build|demo|test"
 case ${1:-} in
 build) wanted=$build optional= ;;
 demo) wanted="$build python3 python3-venv" optional= ;;
 test) wanted="$build $test" ;;
+-h | --help)
+    echo "$usage"
+    exit
+    ;;
 *)
-    echo "usage: $0 build|demo|test" >&2
+    echo "$usage" >&2
     exit 2
     ;;
 esac

@@ -11,12 +11,11 @@
 #   NAME...   only these: tests of ctest (contract/phases, or phases if only one folder has it; unit/ is all of a folder), or
 #             files or functions of bindings/python/tests
 set -u
+# shellcheck source-path=SCRIPTDIR source=harness/usage.sh
+. "$(dirname "$0")/harness/usage.sh"
 cd "$(dirname "$0")/.." || exit 1
 case ${1-} in
--*)
-    sed -n '/^# usage:/,/^set/s/^# \{0,1\}//p' "$0" >&2
-    exit 2
-    ;;
+-*) wrong_usage ;;
 esac
 if [ -z "${ODC_TEST_CHEAP_READS-}" ] && unshare --mount true 2>/dev/null; then
     export ODC_TEST_CHEAP_READS=yes

@@ -5,6 +5,17 @@
 # code), `venv.sh nvml` (NVML's header), or `venv.sh scipy` (for perf/compare.sh). Exits with 77 and the reason where that is
 # impossible.
 set -eu
+usage="usage: $0 [checks] [torch] [pictures] [libraries] [torchtitan] [verl] | disassembler | nvml | scipy"
+case ${1-} in
+-h | --help)
+    echo "$usage"
+    exit
+    ;;
+-*)
+    echo "$usage" >&2
+    exit 2
+    ;;
+esac
 cd "$(dirname "$0")/.."
 
 venv=build/python
@@ -69,7 +80,7 @@ for what in "$@"; do
         install --no-deps verl==0.9.1 tensordict==0.10.0 pyvers==0.2.3 orjson==3.13.0 cloudpickle==3.1.3 hydra-core==1.3.8 \
             omegaconf==2.4.0 antlr4-python3-runtime==4.9.3 codetiming==1.4.0 ;;
     *)
-        echo "usage: $0 [checks] [torch] [pictures] [libraries] [torchtitan] [verl] | disassembler | nvml | scipy" >&2
+        echo "$usage" >&2
         exit 2
         ;;
     esac

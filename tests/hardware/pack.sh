@@ -3,8 +3,14 @@
 # Puts all that run.sh needs on a machine that has none of it into one folder, and into FOLDER.tar.gz beside it: the
 # library, the command, the tests and what they load but glibc and libstdc++, the Python package, its tests and examples,
 # and these scripts. libfabric is left out: ranks of one host need none.
+#
 # usage: tests/hardware/pack.sh [BUILD_DIRECTORY [FOLDER]]       (build/release and build/gpu of this tree unless given)
 set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=../harness/usage.sh
+. "$(dirname "$0")/../harness/usage.sh"
+case ${1-} in
+-*) wrong_usage ;;
+esac
 
 source=$(cd "$(dirname "$0")/../.." && pwd)
 build=$(realpath "${1:-$source/build/release}")

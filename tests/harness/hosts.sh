@@ -22,14 +22,11 @@
 #   $HOSTS mend K               undoes both
 #   $HOSTS kill K               kills all processes of host K
 set -u
+# shellcheck source-path=SCRIPTDIR source=usage.sh
+. "$(dirname "$0")/usage.sh"
 
 say() {
     echo "hosts.sh: $*" >&2
-}
-
-usage() {
-    sed -n '/^# usage:/,/^set/s/^# \{0,1\}//p' "$0" >&2
-    exit 2
 }
 
 # ---- used by COMMAND ----
@@ -71,7 +68,7 @@ ranks() {
     local size=$1 rank pid status first=0 address
     local -A pids=()
     shift
-    [[ $size =~ ^[1-9][0-9]*$ ]] && [ $# -gt 0 ] || usage
+    [[ $size =~ ^[1-9][0-9]*$ ]] && [ $# -gt 0 ] || wrong_usage
     address=$(address_of 0 0)
     [ "$ODC_TEST_HOSTS_FAMILY" = 4 ] || address="[$address]"
     ODC_SIZE=$size
@@ -133,9 +130,9 @@ kill_all_in() {
 follow() {
     local name
     case $1 in
-    count) [ $# -eq 1 ] || usage ;;
-    on | ranks) [ $# -gt 2 ] || usage ;;
-    *) [ $# -eq 2 ] || usage ;;
+    count) [ $# -eq 1 ] || wrong_usage ;;
+    on | ranks) [ $# -gt 2 ] || wrong_usage ;;
+    *) [ $# -eq 2 ] || wrong_usage ;;
     esac
     case $1 in
     on) on "${@:2}" ;;
@@ -161,23 +158,23 @@ export ODC_TEST_HOSTS_COUNT=${1-} ODC_TEST_HOSTS_FAMILY=4 ODC_TEST_HOSTS=odc$$ H
 HOSTS=$(cd "$(dirname "$0")" && pwd)/$(basename "$0")
 wrong_interface=
 rate=
-[[ $ODC_TEST_HOSTS_COUNT =~ ^[1-9][0-9]?$ ]] || usage
+[[ $ODC_TEST_HOSTS_COUNT =~ ^[1-9][0-9]?$ ]] || wrong_usage
 shift
 while [ $# -gt 0 ]; do
     case $1 in
     -6) ODC_TEST_HOSTS_FAMILY=6 ;;
     --rate)
         rate=${2-}
-        [[ $rate =~ ^[1-9][0-9]*[kmg]bit$ ]] || usage
+        [[ $rate =~ ^[1-9][0-9]*[kmg]bit$ ]] || wrong_usage
         shift
         ;;
     --wrong-interface) wrong_interface=yes ;;
     --) break ;;
-    *) usage ;;
+    *) wrong_usage ;;
     esac
     shift
 done
-[ $# -gt 1 ] || usage
+[ $# -gt 1 ] || wrong_usage
 shift
 
 command=

@@ -2,7 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # lint.sh format: clang-format of all C and C++, and ruff of all Python where build/python has it. lint.sh tidy: clang-tidy of
 # lib/ and tools/. Exits with 77, and the reason in the last line, where a tool is missing.
+#
+# usage: tests/harness/lint.sh format|tidy
 set -u
+# shellcheck source-path=SCRIPTDIR source=usage.sh
+. "$(dirname "$0")/usage.sh"
 cd "$(dirname "$0")/../.." || exit 1
 
 needs() {
@@ -48,8 +52,5 @@ no_unused_using() {
 
 case "$*" in
 format | tidy) "$1" ;;
-*)
-    echo "usage: tests/harness/lint.sh format|tidy" >&2
-    exit 2
-    ;;
+*) wrong_usage ;;
 esac

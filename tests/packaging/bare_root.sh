@@ -4,13 +4,15 @@
 # committed sources, no git, no locale and nothing of the caller's environment, in a root that is not a mount point (so
 # without network namespaces, which debian.sh has).
 #
-# usage: bare_root.sh [system | release | full | newcomer]
-#   Another tier of the command (run.sh full: system), or newcomer.sh instead (without a compiler cache).
-#
 # To save time it uses from this machine: apt's sources and packages, kept in build/bare_root; the compiler cache; pip's cache,
 # settings (PIP_*, ODC_TORCH_INDEX) and certificates. ODC_BARE_ROOT_SHARE: folders that are mounted at the same path, such as an index of Python
 # packages. Needs root, debootstrap and 6 GB. Exits with 77 and the reason where it cannot run.
+#
+# usage: tests/packaging/bare_root.sh [system | release | full | newcomer]
+#   Another tier of the command (run.sh full: system), or newcomer.sh instead (without a compiler cache).
 set -u
+# shellcheck source-path=SCRIPTDIR source=../harness/usage.sh
+. "$(dirname "$0")/../harness/usage.sh"
 cd "$(dirname "$0")/../.." || exit 1
 # shellcheck source=tests/harness/shell_checks.sh
 . tests/harness/shell_checks.sh
@@ -24,10 +26,7 @@ case ${1-} in
 '') ;;
 system | release | full) command="$command $1" ;;
 newcomer) command=tests/packaging/newcomer.sh ;;
-*)
-    sed -n '/^# usage:/,/^#$/s/^# \{0,1\}//p' "$0" >&2
-    exit 2
-    ;;
+*) wrong_usage ;;
 esac
 
 cannot() {

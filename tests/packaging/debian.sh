@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds the committed sources on a fresh Debian of another release, with its compiler and its libfabric, and runs the release
-# tests there: debian.sh SUITE [ARGUMENT OF CTEST...]. Needs root, debootstrap and 3 GB; removes what it made. DEBIAN_MIRROR:
-# where packages come from (default: debootstrap's).
+# tests there. Needs root, debootstrap and 3 GB; removes what it made. DEBIAN_MIRROR: where packages come from (default:
+# debootstrap's).
+#
+# usage: tests/packaging/debian.sh SUITE [ARGUMENT OF CTEST...], such as tests/packaging/debian.sh trixie
 set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=../harness/usage.sh
+. "$(dirname "$0")/../harness/usage.sh"
 
 suite=${1:-}
 case $suite in
-'' | -*)
-    echo "usage: tests/packaging/debian.sh SUITE [ARGUMENT OF CTEST...], such as tests/packaging/debian.sh trixie" >&2
-    exit 2
-    ;;
+'' | -*) wrong_usage ;;
 esac
 shift
 repository=$(cd "$(dirname "$0")/../.." && pwd)

@@ -1,7 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # Prints, as Markdown, the table of docs/command.md: the share of the bound that each arm of `odc replay --claim` reaches, medians
-# of three seeds: tests/perf/claims_table.sh BUILD_DIRECTORY [SECONDS_OF_A_REPLAY]
+# of three seeds.
+#
+# usage: tests/perf/claims_table.sh BUILD_DIRECTORY [SECONDS_OF_A_REPLAY]
 cells='
 shares = [statistics.median(j["arms"][arm]["share_of_bound"] for j in runs) for arm in range(6)]
 over = statistics.median(j["speedup_over_static"]["median"] for j in runs)

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Compares two results of run.sh by Google Benchmark's compare.py, which tests each difference (Mann-Whitney): compare.sh
-# BEFORE.json AFTER.json [OPTION of compare.py...]. Exits with 77 where compare.py or SciPy is missing.
+# Compares two results of run.sh by Google Benchmark's compare.py, which tests each difference (Mann-Whitney). Exits with
+# 77 where compare.py or SciPy is missing.
+#
+# usage: tests/perf/compare.sh BEFORE.json AFTER.json [OPTION of compare.py...]
 set -eu
+# shellcheck source-path=SCRIPTDIR source=../harness/usage.sh
+. "$(dirname "$0")/../harness/usage.sh"
 case ${1-} in
-'' | -*) set -- ;;
+'' | -*) wrong_usage ;;
 esac
-if [ $# -lt 2 ]; then
-    echo "usage: tests/perf/compare.sh BEFORE.json AFTER.json [OPTION of compare.py...]" >&2
-    exit 2
-fi
+[ $# -ge 2 ] || wrong_usage
 before=$(realpath -m "$1")
 after=$(realpath -m "$2")
 shift 2

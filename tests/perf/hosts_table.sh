@@ -2,11 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 # Prints, as Markdown, the table of docs/performance.md for jobs between hosts: libodc compared with a bare libfabric loop of
 # the same processes, with the bars, and with Open MPI, if it is installed, and gloo, if PYTHON (default python3) has torch. The
-# hosts are network namespaces (tests/harness/hosts.sh), so it needs root: [PYTHON=...] tests/perf/hosts_table.sh
-# BUILD_DIRECTORY [ROUNDS]
+# hosts are network namespaces (tests/harness/hosts.sh), so it needs root.
+#
+# usage: [PYTHON=...] tests/perf/hosts_table.sh BUILD_DIRECTORY [ROUNDS]
 set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=../harness/usage.sh
+. "$(dirname "$0")/../harness/usage.sh"
+case ${1-} in
+'' | -*) wrong_usage ;;
+esac
 
-build=$(cd "${1:?usage: tests/perf/hosts_table.sh BUILD_DIRECTORY [ROUNDS]}" && pwd)
+build=$(cd "$1" && pwd)
 rounds=${2:-41}
 hosts=$(cd "$(dirname "$0")/../harness" && pwd)/hosts.sh
 peers=$(cd "$(dirname "$0")/peers" && pwd)

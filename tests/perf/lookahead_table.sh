@@ -1,7 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # Prints, as Markdown, the lookahead table of docs/command.md: speedups of ODC with LB-Mini and `odc replay --lookahead`, medians of
-# three seeds: tests/perf/lookahead_table.sh BUILD_DIRECTORY [SECONDS_OF_A_REPLAY]
+# three seeds.
+#
+# usage: tests/perf/lookahead_table.sh BUILD_DIRECTORY [SECONDS_OF_A_REPLAY]
 cells='
 def rate(j, schedule, policy, ahead):
     [arm] = [a for a in j["arms"] if (a["schedule"], a["policy"], a["lookahead"] > 1) == (schedule, policy, ahead)]

@@ -2,10 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 # Prints, as Markdown, the table of docs/performance.md for minibatches between hosts of several ranks: with the node cache and
 # partial sums, without them, and Open MPI's and gloo's collectives, if PYTHON (default python3) has torch. The hosts are network
-# namespaces (tests/harness/hosts.sh), so it needs root: [PYTHON=...] tests/perf/minibatch_table.sh BUILD_DIRECTORY [ROUNDS]
+# namespaces (tests/harness/hosts.sh), so it needs root.
+#
+# usage: [PYTHON=...] tests/perf/minibatch_table.sh BUILD_DIRECTORY [ROUNDS]
 set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=../harness/usage.sh
+. "$(dirname "$0")/../harness/usage.sh"
+case ${1-} in
+'' | -*) wrong_usage ;;
+esac
 
-build=$(cd "${1:?usage: tests/perf/minibatch_table.sh BUILD_DIRECTORY [ROUNDS]}" && pwd)
+build=$(cd "$1" && pwd)
 rounds=${2:-21}
 hosts=$(cd "$(dirname "$0")/../harness" && pwd)/hosts.sh
 peers=$(cd "$(dirname "$0")/peers" && pwd)

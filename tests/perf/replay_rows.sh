@@ -2,8 +2,13 @@
 # shellcheck shell=bash
 # To be sourced by a table of `odc replay`, which has the arguments BUILD_DIRECTORY [SECONDS_OF_A_REPLAY].
 set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=../harness/usage.sh
+. "$(dirname "$0")/../harness/usage.sh"
+case ${1-} in
+'' | -*) wrong_usage ;;
+esac
 
-odc=${1:?usage: $0 BUILD_DIRECTORY [SECONDS_OF_A_REPLAY]}/tools/odc
+odc=$1/tools/odc
 seconds=${2:-90}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds and runs the benchmarks of this folder, prints the results and writes them to RESULT.json: run.sh RESULT.json
-# [OPTION...], with options of Google Benchmark such as --benchmark_filter=^add/. compare.sh compares two such files.
+# Builds and runs the benchmarks of this folder, prints the results and writes them to RESULT.json. compare.sh compares two
+# such files.
+#
+# usage: tests/perf/run.sh RESULT.json [OPTION of Google Benchmark, such as --benchmark_filter=^add/...]
 set -eu
+# shellcheck source-path=SCRIPTDIR source=../harness/usage.sh
+. "$(dirname "$0")/../harness/usage.sh"
 case ${1-} in
-'' | -*)
-    echo "usage: tests/perf/run.sh RESULT.json [OPTION of Google Benchmark...]" >&2
-    exit 2
-    ;;
+'' | -*) wrong_usage ;;
 esac
 result=$(realpath -m "$1")
 shift

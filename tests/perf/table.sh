@@ -1,10 +1,16 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Prints, as Markdown, the table of docs/performance.md: libodc on this machine compared with the machine's limits, and MPI:
-# tests/perf/table.sh BUILD_DIRECTORY [SECONDS_OF_REPLAY]
+# Prints, as Markdown, the table of docs/performance.md: libodc on this machine compared with the machine's limits, and MPI.
+#
+# usage: tests/perf/table.sh BUILD_DIRECTORY [SECONDS_OF_REPLAY]
 set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=../harness/usage.sh
+. "$(dirname "$0")/../harness/usage.sh"
+case ${1-} in
+'' | -*) wrong_usage ;;
+esac
 
-build=$(cd "${1:?usage: tests/perf/table.sh BUILD_DIRECTORY [SECONDS_OF_REPLAY]}" && pwd)
+build=$(cd "$1" && pwd)
 source=$(cd "$(dirname "$0")/../.." && pwd)
 odc=$build/tools/odc
 run_mpi=$build/tests/perf/peers/run_mpi_peers

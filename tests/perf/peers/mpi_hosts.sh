@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs an MPI program with a rank, or $RANKS_PER_HOST, on each of the hosts made by tests/harness/hosts.sh; Open MPI only. With a
 # rank a host shared memory is disabled, which one-sided operations would use even with the tcp transport alone.
-# usage: hosts.sh N -- mpi_hosts.sh COMMAND...
+# Called by `hosts.sh N -- mpi_hosts.sh COMMAND...`.
 set -eu
 
 here=$(realpath "$0")

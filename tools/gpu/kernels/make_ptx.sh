@@ -3,6 +3,12 @@
 # Makes plain_add.ptx from plain_add.cu in the given folder: `make_ptx.sh tools/gpu/kernels`. Needs nvcc; the same file needs
 # the release in its second line.
 set -eu
+case $* in
+-h | --help)
+    echo "usage: $0 FOLDER"
+    exit
+    ;;
+esac
 [ $# -eq 1 ] && [ -d "$1" ] || { echo "usage: $0 FOLDER" >&2; exit 2; }
 release=$(nvcc --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
 
