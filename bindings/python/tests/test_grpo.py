@@ -27,7 +27,7 @@ from devices import cost_of, device_of, speed_of
 from emulation import Overruns
 from generate import answers
 from learner import Group, Learner, Record, Totals
-from report import Outcome, difference
+from outcome import Outcome, difference
 from scripts import run_forked
 from settings import ARMS, parse_settings
 from stopwatch import Span

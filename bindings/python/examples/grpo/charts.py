@@ -8,8 +8,8 @@ from statistics import median
 
 from learner import PHASES, Record
 from load import resolved
+from outcome import Outcome
 from pictures import Pictures, pyplot
-from report import Outcome
 from settings import Settings
 from update import Update
 from ways import SAME_BITS

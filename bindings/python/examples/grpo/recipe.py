@@ -15,8 +15,9 @@ from group import process_group
 from job import make_report, on_all
 from learner import Record
 from load import MachineLoad
+from outcome import Outcome, difference
 from progress import LiveLine
-from report import Outcome, difference, report
+from report import report
 from settings import Settings
 from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh
