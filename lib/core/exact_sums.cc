@@ -16,14 +16,14 @@ namespace {
 
 // Converts the sums to f32 in place. An f32 is half as long as a sum, so going from the first stripe to the last never
 // overwrites a sum that has not been read.
-ConvertedSums convert(const RemoteSlice &mine, int exponent, uint64_t epoch) {
+ConvertedSums convert(const RemoteSlice &mine, int exponent, uint64_t generation) {
     ConvertedSums converted;
     const uint64_t each = stripe_elements(mine);
     for (uint64_t i = 0; i < stripe_count(mine); ++i) {
         const uint64_t first = i * each;
         const uint64_t count = std::min(each, mine.numel - first);
         std::byte *const to = mine.accumulator + first * sizeof(float);
-        if (mine.stripes[i].epoch < epoch) {
+        if (mine.stripes[i].generation < generation) {
             std::memset(to, 0, count * sizeof(float));
         } else {
             const auto *sums = reinterpret_cast<const int64_t *>(mine.accumulator) + first;
@@ -53,46 +53,46 @@ ExponentVote next_vote(double largest, uint64_t clamped, int exponent) {
 
 }  // namespace
 
-void publish_vote(Shard &shard, uint64_t epoch) {
-    shard.record().votes[epoch % 2].store(shard.exact.vote.word(), std::memory_order_relaxed);
+void publish_vote(Shard &shard, uint64_t generation) {
+    shard.record().votes[generation % 2].store(shard.exact.vote.word(), std::memory_order_relaxed);
 }
 
 namespace {
 
 // The own slice by the order of calls, as ShardDirectory::is_published: on a device its word may still be to come.
-bool has_vote(const Shard &shard, uint64_t index, const ShardRecord &record, uint64_t epoch) {
+bool has_vote(const Shard &shard, uint64_t index, const ShardRecord &record, uint64_t generation) {
     const uint64_t published =
         index == shard.own_index() ? shard.published : record.published.load(std::memory_order_acquire);
-    return published >= epoch && shard.stands(record);
+    return published >= generation && shard.stands(record);
 }
 
 }  // namespace
 
-int exponent_of(const Shard &shard, uint64_t epoch) {
+int exponent_of(const Shard &shard, uint64_t generation) {
     ExponentVote largest = ExponentVote::keeping(kLeastExponent);
     for (uint64_t index = 0; index < shard.owners(); ++index) {
         const ShardRecord *record = shard.linked(index);
-        if (shard.slices().numel(index) > 0 && record != nullptr && has_vote(shard, index, *record, epoch)) {
-            largest =
-                largest_of(largest, ExponentVote::from_word(record->votes[epoch % 2].load(std::memory_order_relaxed)));
+        if (shard.slices().numel(index) > 0 && record != nullptr && has_vote(shard, index, *record, generation)) {
+            largest = largest_of(
+                largest, ExponentVote::from_word(record->votes[generation % 2].load(std::memory_order_relaxed)));
         }
     }
     return largest.exponent();
 }
 
-void finish_exact_sums(Shard &shard, uint64_t epoch, Job &job, Counters &counters) {
-    if (shard.exact.converted == epoch) {
+void finish_exact_sums(Shard &shard, uint64_t generation, Job &job, Counters &counters) {
+    if (shard.exact.converted == generation) {
         return;
     }
     const RemoteSlice mine = shard.slice(shard.own_index());
     const ConvertedSums converted =
-        mine.stripes != nullptr ? convert(mine, exponent_of(shard, epoch), epoch) : ConvertedSums{};
-    end_exact_sums(shard, epoch, converted, job, counters);
+        mine.stripes != nullptr ? convert(mine, exponent_of(shard, generation), generation) : ConvertedSums{};
+    end_exact_sums(shard, generation, converted, job, counters);
 }
 
-void end_exact_sums(Shard &shard, uint64_t epoch, const ConvertedSums &converted, Job &job, Counters &counters) {
+void end_exact_sums(Shard &shard, uint64_t generation, const ConvertedSums &converted, Job &job, Counters &counters) {
     ExactState &state = shard.exact;
-    if (state.converted == epoch) {
+    if (state.converted == generation) {
         return;
     }
     if (converted.additions > kMostExactAddends) {
@@ -102,12 +102,12 @@ void end_exact_sums(Shard &shard, uint64_t epoch, const ConvertedSums &converted
                                "gradients, and add once",
                                job.who(job.rank()), shard.name(), kMostExactAddends));
     }
-    const int exponent = exponent_of(shard, epoch);
+    const int exponent = exponent_of(shard, generation);
     const uint64_t counted = shard.record().clamped.load(std::memory_order_relaxed);
     const uint64_t clamped = converted.clamped + counted - state.clamped;
     state.vote = next_vote(converted.largest, clamped, exponent);
     state.clamped = counted;
-    state.converted = epoch;
+    state.converted = generation;
     counters.clamped_addends.add(clamped);
     if (clamped > 0) {
         job.log().warn(

@@ -21,7 +21,7 @@ namespace {
 void clear_stripes(const RemoteSlice &shadow) {
     for (uint64_t i = 0; shadow.stripes != nullptr && i < stripe_count(shadow); ++i) {
         shadow.stripes[i].lock.store(0, std::memory_order_relaxed);
-        shadow.stripes[i].epoch = 0;
+        shadow.stripes[i].generation = 0;
     }
 }
 

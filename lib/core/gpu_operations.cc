@@ -106,7 +106,7 @@ void GpuOperations::enqueue_tracked(const Operation &operation, Body body) {
     enqueue(operation.call(), [&] {
         const cuda::Stream stream = stream_of(operation);
         const GpuSliceState *const state = slice_state_of(shard);
-        if (state != nullptr && shard.record().published.load(std::memory_order_acquire) < epoch()) {
+        if (state != nullptr && shard.record().published.load(std::memory_order_acquire) < generation()) {
             cuda_.wait_event(state->published, stream);
         }
         body(stream);
@@ -168,14 +168,14 @@ void GpuOperations::publish(Shard &shard, void *stream) {
         return;
     }
     if (shard.is_exact()) {
-        publish_vote(shard, epoch());
+        publish_vote(shard, generation());
     }
     const uint64_t work = cuda_.pending_work().begin(shard.record_offset(), description_of(Call::Publish, shard));
     enqueue(Call::Publish, [&] {
         cuda_.publish({mine.accumulator, shard.device_sum_bytes(), mine.parameters, shadow.parameters,
-                       mine.numel * element_size(mine.parameter_type), state->published, state->word, epoch()},
+                       mine.numel * element_size(mine.parameter_type), state->published, state->word, generation()},
                       static_cast<cuda::Stream>(stream));
-        cuda_.pending_work().track(work, shard.record().published, epoch());
+        cuda_.pending_work().track(work, shard.record().published, generation());
     });
 }
 
@@ -185,7 +185,7 @@ void GpuOperations::tell_published(Shard &shard) {
     }
     const PublishedMessage message{shard.record_offset(), job_.minibatch(), shard.exact.vote.word(), 0};
     if (slice_state_of(shard) != nullptr) {
-        job_.channel().tell_when(shard.record().published, epoch(), message, shard.description().ranks);
+        job_.channel().tell_when(shard.record().published, generation(), message, shard.description().ranks);
     } else {
         job_.channel().tell(message, shard.description().ranks);
     }
@@ -258,7 +258,8 @@ void GpuOperations::get(Operation &operation, const std::vector<uint64_t> &index
         const RemoteSlice from = shard.slice(index);
         const int owner = shard.owner(index);
         if (!job_.on_this_host(owner)) {
-            staged.push_back({owner, job_.peer(owner).route.endpoint.get(), from, operation.target(index), epoch()});
+            staged.push_back(
+                {owner, job_.peer(owner).route.endpoint.get(), from, operation.target(index), generation()});
         } else {
             copies.push_back({from.parameters, operation.target(index), from.numel * size,
                               !shard.is_staged(index) && cuda_.is_other(job_.block(owner).gpu)});
@@ -393,7 +394,7 @@ void GpuOperations::add(Operation &operation, Operation::ScatterAdd &addition, J
 }
 
 int GpuOperations::exponent_for_sums_of(const Shard &shard) const {
-    return shard.is_exact() ? exponent_of(shard, epoch()) : 0;
+    return shard.is_exact() ? exponent_of(shard, generation()) : 0;
 }
 
 void GpuOperations::add_directly(Operation &operation) {
@@ -438,7 +439,7 @@ void GpuOperations::add_by_staging_proxy(Operation &operation, uint64_t index, J
     const uint64_t stripes = stripe_count(to);
     const int owner = shard.owner(index);
     Endpoint *const endpoint = job_.on_this_host(owner) ? nullptr : job_.peer(owner).route.endpoint.get();
-    StagingProxy::Addition part{to, endpoint, operation.gradient(index), 0, epoch()};
+    StagingProxy::Addition part{to, endpoint, operation.gradient(index), 0, generation()};
     wait.describe([&, this] {
         return formatted("no bounce buffer is free for gradients of shard \"{}\" to {}: {}", shard.name(),
                          job_.who(owner), unfinished_work());
@@ -509,13 +510,13 @@ void GpuOperations::note_wait() {
 void GpuOperations::after_arrival() {
     for (const Shard *shard : shards_) {
         GpuSliceState *const state = slice_state_of(*shard);
-        if (state != nullptr && shard->is_shadowed() && state->reduced < epoch()) {
+        if (state != nullptr && shard->is_shadowed() && state->reduced < generation()) {
             reduce_shadow(*shard);
-            state->reduced = epoch();
+            state->reduced = generation();
         }
-        if (state != nullptr && shard->is_exact() && state->converting < epoch()) {
+        if (state != nullptr && shard->is_exact() && state->converting < generation()) {
             convert_exact_sums(*shard, *state);
-            state->converting = epoch();
+            state->converting = generation();
         }
     }
     Job::Wait wait(job_, call_name(Call::Sync));
@@ -549,7 +550,7 @@ void GpuOperations::reduce_shadow(const Shard &shard) {
     uint64_t additions = 0;
     for (uint64_t first = 0; first < mine.numel; first += in_stripe) {
         const Stripe &stripe = shadow.stripes[first / in_stripe];
-        if (stripe.epoch < epoch()) {
+        if (stripe.generation < generation()) {
             continue;
         }
         const uint64_t count = std::min(in_stripe, mine.numel - first);
@@ -589,7 +590,7 @@ void GpuOperations::end_exact_sums_of(Shard &shard) {
     if (const GpuSliceState *const state = slice_state_of(shard)) {
         std::memcpy(&totals, state->totals->start(), sizeof(totals));
     }
-    end_exact_sums(shard, epoch(), {same_bits<double>(totals.largest), totals.clamped, totals.additions}, job_,
+    end_exact_sums(shard, generation(), {same_bits<double>(totals.largest), totals.clamped, totals.additions}, job_,
                    counters_);
 }
 

@@ -35,7 +35,7 @@ public:
     void cancel(Operation &operation, const std::function<void()> &look) override;
     // Additions to GPU memory go to the owners themselves: this host has no partial sum to send.
     void end_additions(Shard &shard, const std::vector<Operation *> & /*started*/) override {
-        shard.finished = epoch();
+        shard.finished = generation();
     }
     void before_arrival(const std::vector<Operation *> &started) override;
     void after_arrival() override;
@@ -71,7 +71,7 @@ private:
     void end_exact_sums_of(Shard &shard);
     int exponent_for_sums_of(const Shard &shard) const;
     void leak();
-    uint64_t epoch() const { return job_.minibatch() + 1; }
+    uint64_t generation() const { return job_.minibatch() + 1; }
 
     Job &job_;
     ShardDirectory &directory_;

@@ -22,11 +22,11 @@ namespace odc {
 
 namespace {
 
-// Zeroes the stripes of this rank's accumulator that nobody added to in the minibatch before `epoch`.
-void clear_untouched(const RemoteSlice &mine, uint64_t epoch) {
+// Zeroes the stripes of this rank's accumulator that nobody added to in the minibatch of `generation`.
+void clear_untouched(const RemoteSlice &mine, uint64_t generation) {
     const uint64_t bytes = mine.numel * element_size(accumulator_type(mine.gradient_type));
     for (uint64_t i = 0; mine.stripes != nullptr && i < stripe_count(bytes); ++i) {
-        if (mine.stripes[i].epoch < epoch) {
+        if (mine.stripes[i].generation < generation) {
             const uint64_t begin = i * kStripeBytes;
             std::memset(mine.accumulator + begin, 0, std::min(kStripeBytes, bytes - begin));
         }
@@ -161,9 +161,9 @@ void HostOperations::check_stream(void *stream) const {
 // The caller has written the slice already: no stream is involved.
 void HostOperations::publish(Shard &shard, void *) {
     if (shard.is_exact()) {
-        publish_vote(shard, epoch());
+        publish_vote(shard, generation());
     }
-    shard.record().published.store(epoch(), std::memory_order_release);
+    shard.record().published.store(generation(), std::memory_order_release);
 }
 
 void HostOperations::tell_published(Shard &shard) {
@@ -175,7 +175,7 @@ void HostOperations::tell_published(Shard &shard) {
 
 // Additions that wait for a publish are made, and this rank is counted in, when they are waited for or in the sync.
 void HostOperations::end_additions(Shard &shard, const std::vector<Operation *> &started) {
-    shard.finished = epoch();
+    shard.finished = generation();
     const bool all_added = std::all_of(started.begin(), started.end(), [](const Operation *addition) {
         return std::get<Operation::ScatterAdd>(addition->kind).added;
     });
@@ -196,9 +196,9 @@ void HostOperations::before_arrival(const std::vector<Operation *> &started) {
 void HostOperations::after_arrival() {
     for (Shard *shard : shards_) {
         if (shard->is_exact()) {
-            finish_exact_sums(*shard, epoch(), job_, counters_);
+            finish_exact_sums(*shard, generation(), job_, counters_);
         } else {
-            clear_untouched(shard->slice(shard->own_index()), epoch());
+            clear_untouched(shard->slice(shard->own_index()), generation());
         }
     }
 }
@@ -223,7 +223,8 @@ bool HostOperations::get_once_published(Operation &operation, uint64_t index) {
     if (shard.linked(index) == nullptr) {
         return false;
     }
-    StartedGet started = endpoint_to(shard, index).start_get(shard.slice(index), operation.target(index), epoch(), {});
+    StartedGet started =
+        endpoint_to(shard, index).start_get(shard.slice(index), operation.target(index), generation(), {});
     if (started.request) {
         operation.in_flight.push_back({index, std::move(started.request)});
     }
@@ -333,7 +334,7 @@ void HostOperations::add(Operation &operation, Job::Wait &wait) {
         return formatted("{} is still adding to the same part of shard \"{}\"; it {}", job_.who(wait.holder()),
                          shard.name(), job_.what(wait.holder()));
     });
-    const int exponent = shard.is_exact() ? exponent_of(shard, epoch()) : 0;
+    const int exponent = shard.is_exact() ? exponent_of(shard, generation()) : 0;
     const auto adds_here = [&](uint64_t index) {
         return job_.on_this_host(shard.owner(index)) || sums_->takes(shard, index);
     };
@@ -342,7 +343,7 @@ void HostOperations::add(Operation &operation, Job::Wait &wait) {
         RemoteSlice to = is_partial ? sums_->sum(shard, index) : shard.slice(index);
         to.exponent = exponent;
         Endpoint &endpoint = endpoint_to(shard, is_partial ? place_of(shard, index)->holder : index);
-        if (auto request = endpoint.start_add(to, operation.gradient(index), epoch(), wait)) {
+        if (auto request = endpoint.start_add(to, operation.gradient(index), generation(), wait)) {
             operation.in_flight.push_back({index, std::move(request)});
         }
     };

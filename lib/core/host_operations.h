@@ -51,7 +51,7 @@ private:
     void add(Operation &operation, Job::Wait &wait);
     void await_in_flight(Operation &operation, Job::Wait &wait);
     Endpoint &endpoint_to(const Shard &shard, uint64_t index) const;
-    uint64_t epoch() const { return job_.minibatch() + 1; }
+    uint64_t generation() const { return job_.minibatch() + 1; }
 
     Job &job_;
     ShardDirectory &directory_;

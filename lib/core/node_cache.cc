@@ -98,16 +98,16 @@ CacheSlot &NodeCache::slot(const Shard &shard, uint64_t index) const {
 
 void NodeCache::read(Shard &shard, uint64_t index, Endpoint &owner) {
     CacheSlot &slot = this->slot(shard, index);
-    const CacheWord reading(epoch(), CacheState::Reading, job_.local_rank());
+    const CacheWord reading(generation(), CacheState::Reading, job_.local_rank());
     uint64_t seen = slot.word.load(std::memory_order_relaxed);
     do {
-        if (CacheWord(seen).epoch() >= epoch()) {
+        if (CacheWord(seen).generation() >= generation()) {
             return;
         }
     } while (!slot.word.compare_exchange_weak(seen, reading.value(), std::memory_order_acq_rel));
     const auto end = [&slot, &mine = job_.mine(), reading](bool complete) {
         const CacheState state = complete ? CacheState::Full : CacheState::GivenUp;
-        slot.word.store(CacheWord(reading.epoch(), state, reading.reader()).value(), std::memory_order_release);
+        slot.word.store(CacheWord(reading.generation(), state, reading.reader()).value(), std::memory_order_release);
         ring(mine);
     };
     const uint64_t holder = this->holder(shard, index);
@@ -117,8 +117,8 @@ void NodeCache::read(Shard &shard, uint64_t index, Endpoint &owner) {
         if (reads_.size() == reads_.capacity()) {
             reads_.reserve(2 * reads_.size() + 16);
         }
-        StartedGet started =
-            owner.start_get(shard.slice(index), slot.bytes(), epoch(), [end, mapped](bool complete) { end(complete); });
+        StartedGet started = owner.start_get(shard.slice(index), slot.bytes(), generation(),
+                                             [end, mapped](bool complete) { end(complete); });
         reads_.push_back({&shard, index, std::move(started.request)});
     } catch (...) {
         end(false);
@@ -129,7 +129,7 @@ void NodeCache::read(Shard &shard, uint64_t index, Endpoint &owner) {
 bool NodeCache::copy(const Shard &shard, uint64_t index, std::byte *to) {
     CacheSlot &slot = this->slot(shard, index);
     const CacheWord word(slot.word.load(std::memory_order_acquire));
-    if (word.epoch() != epoch() || word.state() != CacheState::Full) {
+    if (word.generation() != generation() || word.state() != CacheState::Full) {
         return false;
     }
     const uint64_t bytes = slice_bytes_of(shard, index);
@@ -174,8 +174,8 @@ bool NodeCache::is_stuck(size_t reader) {
     const int64_t now = now_ns();
     const std::lock_guard lock(mutex_);
     Progress &seen = progress_[reader];
-    if (bytes != seen.bytes || epoch() != seen.epoch) {  // who has arrived in a sync runs
-        seen = {epoch(), bytes, now, false};
+    if (bytes != seen.bytes || generation() != seen.generation) {  // who has arrived in a sync runs
+        seen = {generation(), bytes, now, false};
     }
     seen.is_stuck = seen.is_stuck || (now - seen.since_ns) / 1'000'000 > std::min(kStuckMs, job_.timeout_ms() / 4);
     return seen.is_stuck || block.state.load(std::memory_order_acquire) != RankState::Running;

@@ -62,7 +62,7 @@ private:
     };
     // What was seen of a local rank that reads.
     struct Progress {
-        uint64_t epoch = 0;
+        uint64_t generation = 0;
         uint64_t bytes = 0;
         int64_t since_ns = 0;   // that it has read these bytes
         bool is_stuck = false;  // until it reads more
@@ -70,7 +70,7 @@ private:
     CacheSlot &slot(const Shard &shard, uint64_t index) const;
     void await(const CacheSlot &slot, int owner, Job::Wait &wait);
     bool is_stuck(size_t reader);
-    uint64_t epoch() const { return job_.minibatch() + 1; }
+    uint64_t generation() const { return job_.minibatch() + 1; }
 
     Job &job_;
     ShardDirectory &directory_;

@@ -25,7 +25,7 @@ struct NodePlace {
     Part slot;
     Part sum;
     bool has_sum = true;      // until an arrival finds that the holder has none for it, or has released the shard
-    uint64_t counted_in = 0;  // the last epoch in which this rank counted itself in (memory/partial_sum.h)
+    uint64_t counted_in = 0;  // the last generation for which this rank counted itself in (memory/partial_sum.h)
 };
 
 struct NodePlaces final : EngineState {

@@ -72,7 +72,7 @@ void NodeSums::finish(Shard &shard, Call call) {
 void NodeSums::end(const std::vector<Shard *> &shards, Job::Wait &wait) {
     for (Shard *shard : shards) {
         if (adds(*shard)) {
-            shard->finished = epoch();  // an interrupted sync cannot be followed by additions
+            shard->finished = generation();  // an interrupted sync cannot be followed by additions
             finish(*shard, Call::Sync);
         }
     }
@@ -98,14 +98,14 @@ void NodeSums::end(const std::vector<Shard *> &shards, Job::Wait &wait) {
 
 void NodeSums::count_in(Shard &shard, uint64_t index) {
     NodePlace &place = *place_of(shard, index);
-    if (place.counted_in == epoch() || !takes(shard, index)) {
+    if (place.counted_in == generation() || !takes(shard, index)) {
         return;
     }
     unsent_.push_back({&shard, index});  // before what cannot be taken back
-    place.counted_in = epoch();
+    place.counted_in = generation();
     PartialSum &partial = partial_sum(shard, place);
-    const bool is_last = partial.count_in(epoch()) == holder_count(shard);
-    if (!is_last || partial.stripes()->epoch < epoch()) {
+    const bool is_last = partial.count_in(generation()) == holder_count(shard);
+    if (!is_last || partial.stripes()->generation < generation()) {
         unsent_.pop_back();
     }
 }
@@ -123,7 +123,7 @@ bool NodeSums::send(const Part &part, Call call) {
     try {
         Job::Wait wait(job_, call_name(call));
         Endpoint &owner = *job_.peer(shard.owner(part.index)).route.endpoint;
-        sent_.push_back({part, owner.start_add(to, sum(shard, part.index).accumulator, epoch(), wait)});
+        sent_.push_back({part, owner.start_add(to, sum(shard, part.index).accumulator, generation(), wait)});
     } catch (...) {
         job_.fail_halfway(call);
     }

@@ -58,7 +58,7 @@ private:
     void count_in(Shard &shard, uint64_t index);
     bool send(const Part &part, Call call);
     void await_sent(Job::Wait &wait);
-    uint64_t epoch() const { return job_.minibatch() + 1; }
+    uint64_t generation() const { return job_.minibatch() + 1; }
 
     Job &job_;
     ShardDirectory &directory_;

@@ -50,8 +50,8 @@ struct DeviceAllocation {
 // What this rank keeps of its exact sums (exact_sums.h).
 struct ExactState {
     ExponentVote vote;       // of the next publish
-    uint64_t converted = 0;  // the last epoch whose sums are f32 now
-    uint64_t clamped = 0;    // addends that the record counts, up to that epoch
+    uint64_t converted = 0;  // the last generation whose sums are f32 now
+    uint64_t clamped = 0;    // addends that the record counts, up to that generation
 };
 
 class Shard {

@@ -2,23 +2,24 @@
 // A slot of the node cache: a line with the words below and, behind it, a copy of one slice of another host, in the shared
 // memory of the rank of this host that holds it (core/node_cache.h).
 //
-// The word says what the slot holds: an epoch (minibatch plus one), a state, and the local rank of its reader.
+// The word says what the slot holds: a generation (minibatch plus one), a state, and the local rank of its reader.
 //
-//     Empty, of an older epoch        -> Reading(epoch, reader)  compare-and-swap of whoever first wants the slice: its reader
-//     Reading(epoch, reader)          -> Full(epoch, reader)     the reader's progress thread (release): all bytes are there
-//     Reading(epoch, reader)          -> GivenUp(epoch, reader)  likewise: the read has ended without them
-//     Full, GivenUp(epoch, reader)    =  Empty for epoch + 1 and later ones
+// With g for the generation:
+//     Empty, of an older generation  -> Reading(g, reader)  compare-and-swap of the rank that first wants the slice: its reader
+//     Reading(g, reader)             -> Full(g, reader)     the reader's progress thread (release): all bytes are there
+//     Reading(g, reader)             -> GivenUp(g, reader)  likewise: the read has ended without them
+//     Full, GivenUp(g, reader)       =  Empty for g + 1 and later generations
 //
-// 1. One compare-and-swap succeeds for an epoch, so a slice is read into its slot once.
+// 1. One compare-and-swap succeeds for a generation, so a slice is read into its slot once.
 // 2. Only the reader ends Reading, when nothing is in flight to the slot. Nobody takes the slot from a reader that is stopped or
-//    has left: its NIC may still write. Who will not wait for it reads the slice into its own buffer, as without a cache; so
-//    does who finds GivenUp.
+//    has left: its NIC may still write. A rank that does not wait for it, or finds GivenUp, reads the slice into its own buffer,
+//    as without a cache.
 // 3. A reader arrives in no sync while it is Reading, so nothing is written into a slot after the slot's minibatch.
-// 4. Full(epoch) does not change while it is copied: a rank claims the slot for epoch + 1 after the sync in which all ranks have
-//    arrived, each after its gathers.
-// 5. Ranks touch a slot in an epoch only after its holder has published the shard in it, and before they arrive: then the holder
+// 4. Full(g) does not change while it is copied: a rank claims the slot for g + 1 after the sync in which all ranks have arrived,
+//    each after its gathers.
+// 5. Ranks touch a slot in a minibatch only after its holder has published the shard in it, and before they arrive: then the holder
 //    has not released the shard, and cannot.
-// 6. Zeroed memory is Empty: epochs begin at 1.
+// 6. Zeroed memory is Empty: generations begin at 1.
 #pragma once
 
 #include <atomic>
@@ -32,18 +33,18 @@ enum class CacheState : uint64_t { Reading = 1, Full = 2, GivenUp = 3 };
 class CacheWord {
 public:
     explicit CacheWord(uint64_t value) : value_(value) {}
-    CacheWord(uint64_t epoch, CacheState state, size_t reader)
-        : value_(epoch << kEpochShift | uint64_t{reader} << kReaderShift | static_cast<uint64_t>(state)) {}
+    CacheWord(uint64_t generation, CacheState state, size_t reader)
+        : value_(generation << kGenerationShift | uint64_t{reader} << kReaderShift | static_cast<uint64_t>(state)) {}
 
     uint64_t value() const { return value_; }
-    uint64_t epoch() const { return value_ >> kEpochShift; }
+    uint64_t generation() const { return value_ >> kGenerationShift; }
     size_t reader() const { return value_ >> kReaderShift & kReaderMask; }  // a local rank
     CacheState state() const { return static_cast<CacheState>(value_ & kStateMask); }
 
 private:
-    // 46 bits of epochs last for 2,000 years of a thousand minibatches a second; a host has at most 2^16 ranks (kTreeLevels).
+    // 46 bits of generations last 2,000 years at a thousand minibatches a second; a host has at most 2^16 ranks (kTreeLevels).
     static constexpr int kReaderShift = 2;
-    static constexpr int kEpochShift = 18;
+    static constexpr int kGenerationShift = 18;
     static constexpr uint64_t kStateMask = 3;
     static constexpr uint64_t kReaderMask = 0xffff;
     uint64_t value_;

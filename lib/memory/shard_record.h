@@ -12,14 +12,14 @@
 
 namespace odc {
 
-// The lock of one stripe of an accumulator, and the epoch (minibatch plus one) of its sums: the first addition of a minibatch
+// The lock of one stripe of an accumulator, and the generation (minibatch plus one) of its sums: the first addition of a minibatch
 // stores instead of adding, so nobody has to zero the accumulator.
 struct Stripe {
     std::atomic<uint32_t> lock;
     // Under the lock:
-    uint16_t addends;     // of exact sums, in this epoch; one above kMostExactAddends: too many
+    uint16_t addends;     // of exact sums, of this generation; one above kMostExactAddends: too many
     uint16_t not_finite;  // 1: some exact sums are kNotFinite
-    uint64_t epoch;
+    uint64_t generation;
 };
 constexpr uint64_t kStripeBytes = uint64_t{64} << 10;
 
@@ -54,7 +54,7 @@ struct ShardRecord {
     std::atomic<uint32_t> released;
     std::atomic<uint64_t> published;  // this slice holds the parameters of minibatch published - 1
     // For exact sums only. An owner may be one minibatch ahead, so its votes (ExponentVote) take turns.
-    std::atomic<int16_t> votes[2];  // of epoch `published` and the one before, by parity
+    std::atomic<int16_t> votes[2];  // of generation `published` and the one before, by parity
     int32_t first_exponent;         // of the first minibatch
     std::atomic<uint64_t> clamped;  // addends to this slice, over all minibatches
     // Followed without gaps by uint64_t slices[slice_count], int32_t ranks[rank_count], char name[name_bytes].

@@ -48,7 +48,7 @@ struct RemoteSlice {
     uint64_t first = 0;                        // the element of the owner's slice where this part begins
     MemoryKind memory = MemoryKind::Host;      // where the parameters and the accumulator are
     int32_t summation = 0;                     // ODC_SUM_EXACT or 0
-    int32_t exponent = 0;                      // of exact sums, in the epoch of an addition (exact_sum.h)
+    int32_t exponent = 0;                      // of exact sums, in the generation of an addition (exact_sum.h)
     std::atomic<uint64_t> *clamped = nullptr;  // counts the addends of exact sums that were
     // For additions. 0: a gradient is added. Else sums of this many gradients (1 if nobody counts them) in the type in which the
     // owner sums; `were_clamped` of their addends were clamped.
@@ -116,13 +116,13 @@ struct StartedGet {
 class Endpoint {
 public:
     virtual ~Endpoint() = default;
-    // Reads the whole slice into `to` as the owner publishes it for `epoch`, here and below: the running minibatch plus one.
+    // Reads the whole slice into `to` as the owner publishes it for `generation`, here and below: the running minibatch plus one.
     // Any endpoint begins what has been published; one with a progress thread also what has not. `on_end`: of the request, if
     // there is one.
-    virtual StartedGet start_get(const RemoteSlice &from, void *to, uint64_t epoch, Request::OnEnd on_end) = 0;
+    virtual StartedGet start_get(const RemoteSlice &from, void *to, uint64_t generation, Request::OnEnd on_end) = 0;
     // Adds the slice's part of a gradient, each element once; the owner has published it. NULL: it is added. Whatever waits
     // for others' additions on this thread asks the hook.
-    virtual std::shared_ptr<Request> start_add(const RemoteSlice &to, const void *from, uint64_t epoch,
+    virtual std::shared_ptr<Request> start_add(const RemoteSlice &to, const void *from, uint64_t generation,
                                                WaitHook &hook) = 0;
 };
 

@@ -106,7 +106,7 @@ bool StagingProxy::add(const Piece &piece) {
     try {
         for (uint64_t i = 0; i < piece.stripes; ++i, from += bytes) {
             const StripeLock lock(addition.to.stripes[addition.stripe + i], rank_, stop);
-            add_to_stripe(addition.to, addition.stripe + i, from, addition.epoch);
+            add_to_stripe(addition.to, addition.stripe + i, from, addition.generation);
         }
         return true;
     } catch (const Error &error) {
@@ -123,7 +123,7 @@ std::shared_ptr<Request> StagingProxy::send(const Piece &piece) {
     const Elements elements(addition, piece.stripes);
     Stop stop(stopping_);
     return addition.endpoint->start_add(part_of(addition.to, elements.first, elements.count), slots_->start(piece.slot),
-                                        addition.epoch, stop);
+                                        addition.generation, stop);
 }
 
 // The slot of a cancelled request stays taken, as the context is ending.

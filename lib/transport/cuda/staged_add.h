@@ -33,7 +33,7 @@ public:
         Endpoint *endpoint;     // of the owner's host; NULL: this host, where `to` is mapped
         const std::byte *from;  // the gradients of the whole slice, in GPU memory
         uint64_t stripe;
-        uint64_t epoch;  // the current minibatch plus one
+        uint64_t generation;  // the current minibatch plus one
     };
     // Enqueues the copy of as many stripes as fit into a slot and leaves adding them to the thread. Returns their number; 0
     // if no slot is free. The caller has a CudaDevice::Scope.

@@ -29,7 +29,7 @@ bool StagedGets::read_piece(StagedGet &get, size_t spare) {
     }
     const RemoteSlice part = part_of(get.from, get.requested, count);
     get.pieces.push_back(
-        {*slot, count * size, get.endpoint->start_get(part, slots_->start(*slot), get.epoch, {}).request});
+        {*slot, count * size, get.endpoint->start_get(part, slots_->start(*slot), get.generation, {}).request});
     get.requested += count;
     return true;
 }

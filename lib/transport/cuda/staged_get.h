@@ -15,9 +15,9 @@ namespace odc {
 struct StagedGet {
     int owner;
     Endpoint *endpoint;
-    RemoteSlice from;  // published
-    std::byte *to;     // in GPU memory
-    uint64_t epoch;    // the current minibatch plus one
+    RemoteSlice from;     // published
+    std::byte *to;        // in GPU memory
+    uint64_t generation;  // the current minibatch plus one
 
     struct Piece {
         size_t slot;

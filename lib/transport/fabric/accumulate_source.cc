@@ -16,9 +16,9 @@ AccumulateSource::AccumulateSource(size_t staging_bytes, const RegisteredMemory 
 
 AccumulateSource::~AccumulateSource() = default;
 
-void AccumulateSource::start(RemoteRank &owner, const RemoteSlice &to, const std::byte *from, uint64_t epoch,
+void AccumulateSource::start(RemoteRank &owner, const RemoteSlice &to, const std::byte *from, uint64_t generation,
                              std::shared_ptr<Request> request) {
-    auto addition = std::make_shared<Addition>(Addition{owner, to, from, epoch, 0, 0, std::move(request)});
+    auto addition = std::make_shared<Addition>(Addition{owner, to, from, generation, 0, 0, std::move(request)});
     if (const std::optional<Registration> registration = registered_.find(*owner.endpoint, from)) {
         announce(std::move(addition), to.numel, {registration->address, registration->key});
     } else if (owner.endpoint->needs_local()) {
@@ -34,7 +34,7 @@ void AccumulateSource::start(RemoteRank &owner, const RemoteSlice &to, const std
 void AccumulateSource::announce(std::shared_ptr<Addition> addition, uint64_t count, Source source) {
     const AddMessage message{++last_operation_,
                              addition->to.record,
-                             addition->epoch,
+                             addition->generation,
                              addition->to.first + addition->announced,
                              count,
                              source.address,

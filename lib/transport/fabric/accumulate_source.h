@@ -24,7 +24,7 @@ public:
 
     // Allocates the endpoint's bounce buffers; throws if the provider refuses to register them.
     void prepare(FabricEndpoint &endpoint) { staging_.at(endpoint); }
-    void start(RemoteRank &owner, const RemoteSlice &to, const std::byte *from, uint64_t epoch,
+    void start(RemoteRank &owner, const RemoteSlice &to, const std::byte *from, uint64_t generation,
                std::shared_ptr<Request> request);
     // Announces pieces while bounce buffers are free; true if it announced any.
     bool pump();
@@ -40,7 +40,7 @@ private:
         RemoteRank &owner;
         RemoteSlice to;
         const std::byte *from;
-        uint64_t epoch;
+        uint64_t generation;
         uint64_t announced;  // elements
         uint64_t applied;
         std::shared_ptr<Request> request;

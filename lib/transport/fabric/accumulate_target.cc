@@ -148,7 +148,7 @@ AccumulateTarget::Progress AccumulateTarget::add_stripes(Chunk &chunk) {
         }
         const StripeLock lock(slice.stripes[index]);
         const uint64_t offset = index * stripe_elements(slice) - chunk.first;
-        add_to_stripe(slice, index, chunk.data + offset * size, chunk.read->message().epoch);
+        add_to_stripe(slice, index, chunk.data + offset * size, chunk.read->message().generation);
         return true;
     });
     const bool any = chunk.stripes.size() < before;

@@ -76,7 +76,7 @@ struct DeadMessage {
 struct AddMessage {
     uint64_t operation;
     uint64_t record;
-    uint64_t epoch;  // the current minibatch plus one
+    uint64_t generation;  // the current minibatch plus one
     uint64_t first;
     uint64_t count;
     uint64_t address;

@@ -25,16 +25,17 @@ class RemoteEndpoint final : public Endpoint {
 public:
     RemoteEndpoint(ProgressThread &thread, int peer) : thread_(thread), peer_(peer) {}
 
-    StartedGet start_get(const RemoteSlice &from, void *to, uint64_t epoch, Request::OnEnd on_end) override {
+    StartedGet start_get(const RemoteSlice &from, void *to, uint64_t generation, Request::OnEnd on_end) override {
         auto request = std::make_shared<RemoteRequest>(thread_, peer_, std::move(on_end));
-        thread_.get(from, static_cast<std::byte *>(to), epoch, request);
+        thread_.get(from, static_cast<std::byte *>(to), generation, request);
         return {true, request};
     }
 
     // The owner's progress thread waits, not this one.
-    std::shared_ptr<Request> start_add(const RemoteSlice &to, const void *from, uint64_t epoch, WaitHook &) override {
+    std::shared_ptr<Request> start_add(const RemoteSlice &to, const void *from, uint64_t generation,
+                                       WaitHook &) override {
         auto request = std::make_shared<RemoteRequest>(thread_, peer_, Request::OnEnd{});
-        thread_.add(to, static_cast<const std::byte *>(from), epoch, request);
+        thread_.add(to, static_cast<const std::byte *>(from), generation, request);
         return request;
     }
 

@@ -68,20 +68,20 @@ GetQueue::GetQueue(size_t staging_bytes, const RegisteredMemory &registered, std
 
 GetQueue::~GetQueue() = default;
 
-void GetQueue::start(RemoteRank &owner, const RemoteSlice &from, std::byte *to, uint64_t epoch,
+void GetQueue::start(RemoteRank &owner, const RemoteSlice &from, std::byte *to, uint64_t generation,
                      std::shared_ptr<Request> request) {
     auto get = std::make_shared<Get>(*this, owner, from, to, request);
     pending_.emplace(std::move(request), get);
-    if (from.published->load(std::memory_order_acquire) >= epoch) {
+    if (from.published->load(std::memory_order_acquire) >= generation) {
         reads_.start(std::move(get));
     } else {
-        unpublished_.push_back({std::move(get), from.published, epoch});
+        unpublished_.push_back({std::move(get), from.published, generation});
     }
 }
 
 void GetQueue::on_published(RemoteRank &owner) {
     std::erase_if(unpublished_, [&](const Unpublished &one) {
-        if (&one.get->from() != &owner || one.published->load(std::memory_order_acquire) < one.epoch) {
+        if (&one.get->from() != &owner || one.published->load(std::memory_order_acquire) < one.generation) {
             return false;
         }
         reads_.start(one.get);

@@ -27,8 +27,8 @@ public:
 
     // Allocates the endpoint's bounce buffers; throws if the provider refuses to register them.
     void prepare(FabricEndpoint &endpoint) { staging_.at(endpoint); }
-    // Reads the slice once its published word is at least `epoch`.
-    void start(RemoteRank &owner, const RemoteSlice &from, std::byte *to, uint64_t epoch,
+    // Reads the slice once its published word is at least `generation`.
+    void start(RemoteRank &owner, const RemoteSlice &from, std::byte *to, uint64_t generation,
                std::shared_ptr<Request> request);
     // The owner has published: starts the gets that waited for it.
     void on_published(RemoteRank &owner);
@@ -46,7 +46,7 @@ private:
     struct Unpublished {
         std::shared_ptr<Get> get;
         const std::atomic<uint64_t> *published;
-        uint64_t epoch;
+        uint64_t generation;
     };
 
     const RegisteredMemory &registered_;

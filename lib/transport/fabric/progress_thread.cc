@@ -170,21 +170,22 @@ void ProgressThread::flush() {
     commands_.wait_for(kShutdownNs, [this] { return flushed_; });
 }
 
-void ProgressThread::get(const RemoteSlice &from, std::byte *to, uint64_t epoch, std::shared_ptr<Request> request) {
-    const bool taken = commands_.submit([this, from, to, epoch, request] {
+void ProgressThread::get(const RemoteSlice &from, std::byte *to, uint64_t generation,
+                         std::shared_ptr<Request> request) {
+    const bool taken = commands_.submit([this, from, to, generation, request] {
         pending_.insert(request);
-        gets_->start(remote(request->owner()), from, to, epoch, request);
+        gets_->start(remote(request->owner()), from, to, generation, request);
     });
     if (!taken) {
         request->set_cancelled();
     }
 }
 
-void ProgressThread::add(const RemoteSlice &to, const std::byte *from, uint64_t epoch,
+void ProgressThread::add(const RemoteSlice &to, const std::byte *from, uint64_t generation,
                          std::shared_ptr<Request> request) {
-    const bool taken = commands_.submit([this, to, from, epoch, request] {
+    const bool taken = commands_.submit([this, to, from, generation, request] {
         pending_.insert(request);
-        accumulate_source_->start(remote(request->owner()), to, from, epoch, request);
+        accumulate_source_->start(remote(request->owner()), to, from, generation, request);
     });
     if (!taken) {
         request->set_cancelled();

@@ -54,9 +54,9 @@ public:
     void fail_job(std::string message);
     void await_failed();
     void flush();
-    // Reads the slice once its published word is at least `epoch`.
-    void get(const RemoteSlice &from, std::byte *to, uint64_t epoch, std::shared_ptr<Request> request);
-    void add(const RemoteSlice &to, const std::byte *from, uint64_t epoch, std::shared_ptr<Request> request);
+    // Reads the slice once its published word is at least `generation`.
+    void get(const RemoteSlice &from, std::byte *to, uint64_t generation, std::shared_ptr<Request> request);
+    void add(const RemoteSlice &to, const std::byte *from, uint64_t generation, std::shared_ptr<Request> request);
     void claim(uint64_t minibatch, std::shared_ptr<ClaimRequest> request);
     void cancel(const std::shared_ptr<Request> &request);
     bool reaches_gpu() const { return config_.gpu != nullptr; }

@@ -20,15 +20,15 @@ class ShmEndpoint final : public Endpoint {
 public:
     explicit ShmEndpoint(int my_rank) : my_rank_(my_rank) {}
 
-    StartedGet start_get(const RemoteSlice &from, void *to, uint64_t epoch, Request::OnEnd) override {
-        if (from.published->load(std::memory_order_acquire) < epoch) {
+    StartedGet start_get(const RemoteSlice &from, void *to, uint64_t generation, Request::OnEnd) override {
+        if (from.published->load(std::memory_order_acquire) < generation) {
             return {false, nullptr};
         }
         copy_bytes(to, from.parameters, from.numel * element_size(from.parameter_type));
         return {true, nullptr};
     }
 
-    std::shared_ptr<Request> start_add(const RemoteSlice &to, const void *from, uint64_t epoch,
+    std::shared_ptr<Request> start_add(const RemoteSlice &to, const void *from, uint64_t generation,
                                        WaitHook &hook) override {
         const uint64_t stripes = stripe_count(to);
         const size_t bytes = stripe_elements(to) * addend_size(to);
@@ -37,7 +37,7 @@ public:
         for (uint64_t i = 0; i < stripes; ++i) {
             const uint64_t stripe = (begin + i) % stripes;
             const StripeLock lock(to.stripes[stripe], my_rank_, hook);
-            add_to_stripe(to, stripe, static_cast<const std::byte *>(from) + stripe * bytes, epoch);
+            add_to_stripe(to, stripe, static_cast<const std::byte *>(from) + stripe * bytes, generation);
         }
         return nullptr;
     }

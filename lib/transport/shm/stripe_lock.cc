@@ -99,11 +99,11 @@ void add_exactly_to_stripe(const RemoteSlice &to, Stripe &stripe, Sum sum, uint6
 
 }  // namespace
 
-void add_to_stripe(const RemoteSlice &to, uint64_t index, const std::byte *from, uint64_t epoch) {
+void add_to_stripe(const RemoteSlice &to, uint64_t index, const std::byte *from, uint64_t generation) {
     const uint64_t first = index * stripe_elements(to);
     const uint64_t count = std::min(stripe_elements(to), to.numel - first);
     Stripe &stripe = to.stripes[index];
-    const Sum sum = stripe.epoch >= epoch ? Sum::Add : Sum::Store;
+    const Sum sum = stripe.generation >= generation ? Sum::Add : Sum::Store;
     if (to.summation == ODC_SUM_EXACT) {
         add_exactly_to_stripe(to, stripe, sum, first, from, count);
     } else {
@@ -111,7 +111,7 @@ void add_to_stripe(const RemoteSlice &to, uint64_t index, const std::byte *from,
         const int32_t type = to.addends > 0 ? accumulator_type(to.gradient_type) : to.gradient_type;
         add_elements(sum, type, sums, from, count, to.numel);
     }
-    stripe.epoch = epoch;
+    stripe.generation = generation;
 }
 
 }  // namespace odc

@@ -33,8 +33,8 @@ private:
     Stripe &stripe_;
 };
 
-// Adds stripe `index` of a gradient, which begins at `from`; the caller holds the stripe's lock. `epoch`: the current minibatch
+// Adds stripe `index` of a gradient, which begins at `from`; the caller holds the stripe's lock. `generation`: the minibatch
 // plus one. Exact sums that can take no more are left as they are, which Stripe::addends tells their owner.
-void add_to_stripe(const RemoteSlice &to, uint64_t index, const std::byte *from, uint64_t epoch);
+void add_to_stripe(const RemoteSlice &to, uint64_t index, const std::byte *from, uint64_t generation);
 
 }  // namespace odc

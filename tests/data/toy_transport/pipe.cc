@@ -65,15 +65,15 @@ class PipeEndpoint final : public Endpoint {
 public:
     explicit PipeEndpoint(int my_rank) : my_rank_(my_rank) {}
 
-    StartedGet start_get(const RemoteSlice &from, void *to, uint64_t epoch, Request::OnEnd) override {
-        if (from.published->load(std::memory_order_acquire) < epoch) {
+    StartedGet start_get(const RemoteSlice &from, void *to, uint64_t generation, Request::OnEnd) override {
+        if (from.published->load(std::memory_order_acquire) < generation) {
             return {false, nullptr};
         }
         Pipe().copy(to, from.parameters, from.numel * element_size(from.parameter_type));
         return {true, nullptr};
     }
 
-    std::shared_ptr<Request> start_add(const RemoteSlice &to, const void *from, uint64_t epoch,
+    std::shared_ptr<Request> start_add(const RemoteSlice &to, const void *from, uint64_t generation,
                                        WaitHook &hook) override {
         const size_t size = element_size(to.gradient_type);
         const uint64_t in_stripe = stripe_elements(to);
@@ -84,7 +84,7 @@ public:
             pipe.copy(piece.data(), static_cast<const std::byte *>(from) + first * size, count * size);
             const uint64_t index = first / in_stripe;
             const StripeLock lock(to.stripes[index], my_rank_, hook);
-            add_to_stripe(to, index, piece.data(), epoch);
+            add_to_stripe(to, index, piece.data(), generation);
         }
         return nullptr;
     }
