@@ -67,4 +67,19 @@ expect 0 bash steps.sh
 same "$(tail -n 1 <<<"$out")" "1 passed, 0 failed"
 same "$(grep -c skipped <<<"$out")" 0
 
+# ---- tiers.sh: a build with a warning, without one, and one that fails ----
+cat >build.sh <<'BUILD'
+. "$ODC_SOURCE_DIR/tests/harness/counts.sh"
+. "$ODC_SOURCE_DIR/tests/harness/tiers.sh"
+build() {
+    printf 'cc -Wall\n%s\n' "$said" >&2
+    return "$ended"
+}
+build_release_without_warnings
+BUILD
+expect 0 env said=linked ended=0 bash build.sh
+expect 1 env said="a.c:1:2: warning: unused variable" ended=0 bash build.sh
+same "$(tail -n 1 <<<"$out")" "a.c:1:2: warning: unused variable"
+expect 1 env said=linked ended=1 bash build.sh
+
 [ "$failures" -eq 0 ]

@@ -13,6 +13,12 @@ build_release() {
     build release -DODC_TOOLS=ON -DODC_TESTS=ON
 }
 
+# Fails also if the compiler warns of anything that this builds; what a compiler cache has keeps its warnings.
+build_release_without_warnings() {
+    build_release 2>&1 | tee "$logs/build"
+    [ "${PIPESTATUS[0]}" -eq 0 ] && ! grep 'warning: ' "$logs/build"
+}
+
 # With clang where its runtime is installed; the other builds use gcc. A CMake cache of another compiler would lose the preset's
 # flags.
 build_tsan() {
@@ -70,7 +76,7 @@ commit_lane() {
 # ---- release: everything about the release build ----
 tier_release() {
     install_missing install_all
-    check "build release" build_release && suite release
+    check "build release" build_release_without_warnings && suite release
     check "format" bash tests/harness/lint.sh format
     binding rust bash tests/rust.sh
 }
@@ -79,7 +85,7 @@ tier_release() {
 tier_full() {
     local preset
     install_missing install_all
-    check "build release" build_release || return
+    check "build release" build_release_without_warnings || return
     lane builds_lane
     lane bindings_lane
     suite release

@@ -118,7 +118,8 @@ void plan_window(benchmark::State &state, odc_window_order order, const std::vec
 
 void register_planner() {
     for (const int32_t ranks : {8, 64, 512}) {
-        const std::string size = "/" + std::to_string(ranks) + "_ranks";
+        std::string size = "/";
+        size += std::to_string(ranks) + "_ranks";
         benchmark::RegisterBenchmark(("plan/local-sort" + size).c_str(), plan, ODC_LOCAL_SORT, ranks);
         benchmark::RegisterBenchmark(("plan/lb-micro" + size).c_str(), plan, ODC_LB_MICRO, ranks);
         benchmark::RegisterBenchmark(("plan/lb-mini" + size).c_str(), plan, ODC_LB_MINI, ranks);

@@ -30,7 +30,8 @@ thread_local long allocations_left = -1;  // allocations before one fails; -1: n
 
 }  // namespace
 
-void *operator new(size_t bytes) {
+// Inlined, gcc takes these for mismatched ones (-Wmismatched-new-delete).
+[[gnu::noinline]] void *operator new(size_t bytes) {
     const bool fails = allocations_left >= 0 && allocations_left-- == 0;
     void *memory = exhausted || fails ? nullptr : std::malloc(bytes);
     if (memory == nullptr) {
@@ -38,7 +39,6 @@ void *operator new(size_t bytes) {
     }
     return memory;
 }
-// Inlined, gcc takes them for mismatched ones (-Wmismatched-new-delete).
 [[gnu::noinline]] void operator delete(void *memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void *memory, size_t) noexcept { std::free(memory); }
 
