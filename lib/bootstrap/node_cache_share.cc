@@ -2,6 +2,7 @@
 #include "bootstrap/node_cache_share.h"
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
 
 #include "base/error.h"
@@ -14,7 +15,7 @@ namespace {
 
 // With `auto`, caches take this part of the memory that a host has left when its ranks join; slices and programs need the rest.
 constexpr uint64_t kPartOfMemory = 4;
-constexpr int64_t kMostBytes = int64_t{1} << 60;
+constexpr uint64_t kMostBytes = uint64_t{1} << 60;
 
 }  // namespace
 
@@ -26,17 +27,20 @@ NodeCacheLimit node_cache_limit(const Allgather *exchange) {
     if (text == "auto") {
         return {NodeCacheLimit::Kind::Auto, exchange != nullptr ? available_memory() / kPartOfMemory : 0};
     }
-    if (text.find_first_not_of("0123456789") != std::string::npos) {
-        fail(ODC_ERROR_ARGUMENT, "{}=\"{}\" is wrong: it must be auto, off, or a number of bytes",
-             setting_row(Setting::kNodeCache).name, text);
+    uint64_t bytes = 0;
+    const char *end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, bytes);
+    if (error != std::errc() || stop != end || bytes == 0 || bytes > kMostBytes) {
+        fail(ODC_ERROR_ARGUMENT,
+             "{}=\"{}\" is wrong: it must be auto, off (no node cache), or a number of bytes from 1 to {}",
+             setting_row(Setting::kNodeCache).name, text, kMostBytes);
     }
-    const int64_t bytes = parse_number(setting_row(Setting::kNodeCache).name, text, 1, kMostBytes);
-    return {NodeCacheLimit::Kind::Bytes, static_cast<uint64_t>(bytes)};
+    return {NodeCacheLimit::Kind::Bytes, bytes};
 }
 
 NodeCacheShare node_cache_share(const std::vector<const ControlBlock *> &local_peers) {
     if (local_peers.size() == 1) {
-        return {};
+        return {0, 0, "the node cache is off, as this rank shares its host with no other"};
     }
     uint64_t least = std::numeric_limits<uint64_t>::max();
     int least_of = 0;

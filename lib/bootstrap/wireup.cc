@@ -386,7 +386,7 @@ void share_node_cache(Membership &membership) {
     }
     membership.node_cache = node_cache_share(local_peers);
     for (Peer &peer : membership.peers) {
-        if (peer.host_index != here && !membership.node_cache.why.empty()) {
+        if (peer.host_index != here) {
             peer.route.choice.why += "; " + membership.node_cache.why;
         }
     }

@@ -30,12 +30,13 @@ foreign = [numel - sum(slices[host * local_ranks : (host + 1) * local_ranks]) fo
 p, g = 2, 4
 wanted = {
     "flat": sum(local_ranks * microbatches * n * layers * (2 * p + g) for n in foreign) / hosts,
-    "cache": sum(n * layers * (p + (8 if s["exact"] else 4)) for n in foreign) / hosts,
+    "cache": sum(n * layers * (p + local_ranks * microbatches * g) for n in foreign) / hosts,
+    "cache+sums": sum(n * layers * (p + (8 if s["exact"] else 4)) for n in foreign) / hosts,
     "ring": microbatches * (ranks - 1) / ranks * numel * layers * (2 * p + g),
 }
 arms = [(a["between_hosts"], a["schedule"], a["policy"]) for a in j["arms"]]
 assert arms == [("ring", "collective", "lb-micro"), ("ring", "collective", "sorted-rows"), ("flat", "odc", "lb-mini"),
-                ("cache", "odc", "lb-mini")], arms
+                ("cache", "odc", "lb-mini"), ("cache+sums", "odc", "lb-mini")], arms
 for arm in j["arms"]:
     n, name = arm["network"], arm["between_hosts"]
     assert n["bytes_into_host"] == n["formula_bytes_into_host"], (name, n)
@@ -63,7 +64,7 @@ model 3 1
 # Real lengths: ranks have different numbers of microbatches.
 expect 0 "$odc" replay --hosts 2 --ranks 4 --minibatch 6 --minibatches 1 --seconds 1 --scale 65536
 contains "$out" "emulated network: 2 hosts of 2 ranks, a link of 25 Gbit/s"
-same "$(awk '/network s/ { rows = 4; next } rows-- > 0 { print ($(NF - 6) > 0 && $(NF - 6) == $(NF - 5)) }' "$work/out" | sort | uniq -c | tr -s ' ')" " 4 1"
+same "$(awk '/network s/ { rows = 5; next } rows-- > 0 { print ($(NF - 6) > 0 && $(NF - 6) == $(NF - 5)) }' "$work/out" | sort | uniq -c | tr -s ' ')" " 5 1"
 
 # Pictures. With one microbatch a rank, no rank of a host computes a layer forward before the host's link has passed what all
 # layers up to it have on other hosts, also what another rank read. All layers' gathers come before the first gradient.
@@ -75,25 +76,29 @@ j, trace = (json.load(open(name)) for name in sys.argv[1:])
 s = j["settings"]
 events = [e for e in trace["traceEvents"] if e["ph"] == "X"]
 tracks = {(e["pid"], e["tid"]): e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"}
-assert {tracks[3, 8 + i] for i in range(4)} == {f"host {h} {d}" for h in (0, 1) for d in ("in", "out")}, tracks
+cached = 3, 4  # the arms with the node cache
+for arm in cached:
+    assert {tracks[arm, 8 + i] for i in range(4)} == {f"host {h} {d}" for h in (0, 1) for d in ("in", "out")}, tracks
 foreign = s["layer_elements"] - 2 * -(-s["layer_elements"] // 4)
 usec_per_element = 2 * 8 * 46797824 / s["layer_elements"] / s["bandwidth"] / s["time_compression"] * 1e6
 checked = 0
-for host in (0, 1):
-    link = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if (e["pid"], tracks[3, e["tid"]]) == (3, f"host {host} in"))
+for arm, host in [(arm, host) for arm in cached for host in (0, 1)]:
+    link = sorted(
+        (e["ts"], e["ts"] + e["dur"]) for e in events if (e["pid"], tracks[arm, e["tid"]]) == (arm, f"host {host} in")
+    )
     assert all(a[1] <= b[0] + 0.01 for a, b in zip(link, link[1:])), "a link passes two things at once"
-    first_end = min(e["ts"] + e["dur"] for e in events if e["pid"] == 3 and e["name"] == "sync")
+    first_end = min(e["ts"] + e["dur"] for e in events if e["pid"] == arm and e["name"] == "sync")
     for e in events:
-        if e["pid"] != 3 or e["cat"] != "forward" or e["ts"] > first_end or e["tid"] // 4 != host:
+        if e["pid"] != arm or e["cat"] != "forward" or e["ts"] > first_end or e["tid"] // 4 != host:
             continue
         busy = sum(max(0, min(end, e["ts"] + 0.01) - begin) for begin, end in link)
         passed = (e["args"]["layer"] + 1) * foreign * usec_per_element
         assert busy >= passed * (1 - 1e-4) - 1, (e, busy, passed)
         checked += 1
-assert checked == 4 * s["layers"], checked
+assert checked == 8 * s["layers"], checked
 PYTHON
 python3 -c 'import sys, xml.dom.minidom as x; x.parse(sys.argv[1])' "$work/t.svg" || fail "t.svg is not XML"
-same "$(grep -cE '>host [01] (in|out)</text>' "$work/t.svg")" 12
+same "$(grep -cE '>host [01] (in|out)</text>' "$work/t.svg")" 16
 contains "$(cat "$work/t.svg")" "Emulated network: 2 hosts of 2 ranks"
 
 # Inside a job of one machine it joins; a job of several has hosts.

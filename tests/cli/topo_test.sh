@@ -178,6 +178,9 @@ contains "$err" "use them outside a job"
 # A host's name is its ODC_HOST_ID.
 expect 0 env ODC_INTERFACE=lo "$odc" run -n 2 --hosts a,b --via 'env ODC_HOST_ID={host}' --address 127.0.0.1 -- "$odc" topo
 [ "$(grep -cE '^\[0\] +(0  a +- +fabric|1  b +fabric +-)$' "$work/out")" -eq 2 ] || fail "no matrix of a and b: $out"
+expect 0 env ODC_INTERFACE=lo "$odc" run -n 2 --hosts a,b --via 'env ODC_HOST_ID={host}' --address 127.0.0.1 -- \
+    "$odc" topo --why 0 1
+contains "$out" "; the node cache is off, as this rank shares its host with no other"
 # Ranks that meet by name cannot be on two hosts.
 expect 1 "$odc" run -n 2 -- bash -c "ODC_HOST_ID=h\$ODC_RANK exec $odc topo"
 contains "$err" "rank 0 counts as host h0, this rank as host h1; ranks that meet by name are of one host: give all"

@@ -413,11 +413,23 @@ static void a_host_has_a_cache_if_all_its_ranks_have(void **state) {
     run_processes(4, differs, NULL);
 }
 
+static void is_alone(odc_context *context, void *arg) {
+    odc_route route = {.struct_size = sizeof route};
+    (void)arg;
+    CHECK_OK(odc_get_route(context, 1 - odc_rank(context), ODC_HOST_MEMORY, &route));
+    CHECK_SENTENCE(route.why, "the node cache is off, as this rank shares its host with no other");
+}
+
+static void a_host_of_one_rank_says_that_it_has_no_cache(void **state) {
+    (void)state;
+    run_on(__func__, 2, 2, "auto", is_alone, NULL);
+}
+
 static void is_refused(int rank, int size, const char *job, void *arg) {
     (void)arg;
     odc_config config = config_of(rank, size, job);
     odc_context *context = NULL;
-    CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_ARGUMENT, "ODC_NODE_CACHE=\"", "it must be");
+    CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_ARGUMENT, "ODC_NODE_CACHE=\"", "it must be", " off ");
 }
 
 static void a_wrong_setting_is_refused(void **state) {
@@ -446,6 +458,7 @@ int main(void) {
         cmocka_unit_test(who_waits_for_a_stopped_rank_reads_for_itself),
         cmocka_unit_test(a_gather_reads_what_it_can_while_it_waits),
         cmocka_unit_test(a_host_has_a_cache_if_all_its_ranks_have),
+        cmocka_unit_test(a_host_of_one_rank_says_that_it_has_no_cache),
         cmocka_unit_test(a_wrong_setting_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -143,7 +143,7 @@ void add_replay(CLI::App &app) {
     CLI::Option *hosts =
         add_whole(verb, "--hosts", settings->hosts, {2, 512},
                   "Divide the ranks over so many emulated hosts, and compare what crosses between them: ring "
-                  "collectives, ODC without and with the node cache")
+                  "collectives, ODC without the node cache, with it, and with it and its sums")
             ->default_str("");
     add_text(verb, "--bandwidth",
              "With --hosts: of the emulated link of each host and direction, in bits a second, with k, M, G or T",

@@ -26,8 +26,8 @@ void sleep_until(int64_t when_ns) {
 
 }  // namespace
 
-Device::Device(ModelShards &shards, Network &network, odc_context *context, odc_context *barrier)
-    : shards_(shards), network_(network), context_(context), barrier_(barrier) {
+Device::Device(ModelShards &gathered, ModelShards &added, Network &network, odc_context *barrier)
+    : gathered_(gathered), added_(added), network_(network), barrier_(barrier) {
     prctl(PR_SET_TIMERSLACK, 1);  // the default of 50 us is as long as a short layer
 }
 
@@ -44,15 +44,21 @@ RunRecord Device::run(int32_t number, Schedule schedule, const DeviceWork &work,
     network_.reset();
     check(odc_minibatch_sync(barrier_));
     origin_ns_ = network_.begin(number, now_ns(), detail);
-    shards_.update_and_publish();
+    gathered_.update_and_publish();
+    if (&added_ != &gathered_) {
+        added_.update_and_publish();
+    }
     record(Kind::Update, {}, origin_ns_, now_ns());
     run_steps(work);
     sleep_until(added_ns_);
     if (work.reported) {
-        check(odc_report_cost(context_, cost_));
+        check(odc_report_cost(gathered_.context(), cost_));
     }
     const int64_t arrived_ns = now_ns();
-    check(odc_minibatch_sync(context_));
+    check(odc_minibatch_sync(added_.context()));
+    if (&added_ != &gathered_) {
+        check(odc_minibatch_sync(gathered_.context()));
+    }
     sleep_until(network_.ended());
     const int64_t end_ns = now_ns();
     record(Kind::Sync, {}, arrived_ns, end_ns);
@@ -75,7 +81,7 @@ RunRecord Device::summary(int64_t duration_ns) const {
 
 void Device::add_steps(const Microbatch &microbatch, double ns_per_cost, int32_t item) {
     const int32_t number = steps_.empty() ? 0 : steps_.back().microbatch + 1;
-    const int32_t layers = shards_.layers();
+    const int32_t layers = gathered_.layers();
     const double forward_ns = microbatch.cost * ns_per_cost / (3.0 * layers);  // backward takes twice as long
     for (int32_t layer = 0; layer < layers; ++layer) {
         steps_.push_back({Kind::Forward, number, layer, item, forward_ns, 0});
@@ -89,7 +95,7 @@ void Device::add_steps(const Microbatch &microbatch, double ns_per_cost, int32_t
 bool Device::has_step(size_t step, const DeviceWork &work) {
     if (step == steps_.size() && !work.items.empty()) {
         uint64_t item = 0;
-        const odc_status status = odc_claim(context_, work.items.size(), &item);
+        const odc_status status = odc_claim(gathered_.context(), work.items.size(), &item);
         if (status != ODC_DONE) {
             check(status);
             add_steps(work.items[item], work.ns_per_cost, static_cast<int32_t>(item));
@@ -115,7 +121,7 @@ void Device::run_ahead(const DeviceWork &work) {
     fetch(steps_[0], 0);
     int64_t ready_ns = now_ns();
     const auto send = [&](const Step &step) {
-        shards_.make_gradient(step.gradient);
+        added_.make_gradient(step.gradient);
         send_gradient(step);
     };
     for (size_t i = 0; i < steps_.size(); ++i) {
@@ -152,21 +158,21 @@ void Device::run_prefetching() {
     if (steps.empty()) {
         return;
     }
-    shards_.start_gather(steps[0].layer, 0);
+    gathered_.start_gather(steps[0].layer, 0);
     bool adding = false;
     const auto add = [&](const Step &step) {
         if (adding) {
-            shards_.end_scatter_add();
+            added_.end_scatter_add();
         }
         adding = step.kind == Kind::Backward;
         if (adding) {
-            shards_.start_scatter_add(step.layer);
+            added_.start_scatter_add(step.layer);
         }
     };
     for (size_t i = 0; i < steps.size(); ++i) {
-        shards_.end_gather(steps[i].layer, i % 2);
+        gathered_.end_gather(steps[i].layer, i % 2);
         if (i + 1 < steps.size()) {
-            shards_.start_gather(steps[i + 1].layer, (i + 1) % 2);
+            gathered_.start_gather(steps[i + 1].layer, (i + 1) % 2);
         }
         if (i > 0) {
             add(steps[i - 1]);
@@ -174,14 +180,14 @@ void Device::run_prefetching() {
         compute(steps[i]);
     }
     add(steps.back());
-    shards_.end_scatter_add();
+    added_.end_scatter_add();
 }
 
 // A backward step computes its gradient.
 void Device::compute(const Step &step) {
     const int64_t end_ns = now_ns() + int64_t(step.duration_ns);
     if (step.kind == Kind::Backward) {
-        shards_.make_gradient(step.gradient);
+        added_.make_gradient(step.gradient);
     }
     if (step.duration_ns > 0) {
         sleep_until(end_ns);
@@ -191,7 +197,7 @@ void Device::compute(const Step &step) {
 void Device::fetch(const Step &step, size_t buffer) {
     meet(step);
     const int64_t begin_ns = now_ns();
-    shards_.gather(step.layer, buffer);
+    gathered_.gather(step.layer, buffer);
     sleep_until(network_.gathered(static_cast<size_t>(step.layer), begin_ns));
     record(Kind::Gather, step, begin_ns, now_ns());
 }
@@ -201,9 +207,9 @@ void Device::send_gradient(const Step &step) {
     sleep_until(added_ns_);
     meet(step);
     const int64_t begin_ns = now_ns();
-    shards_.scatter_add(step.layer);
+    added_.scatter_add(step.layer);
     if (network_.sums() && step.microbatch == steps_.back().microbatch) {
-        shards_.finish(step.layer);
+        added_.finish(step.layer);
     }
     added_ns_ = network_.added(static_cast<size_t>(step.layer), begin_ns);
     record(Kind::ScatterAdd, step, begin_ns, now_ns());

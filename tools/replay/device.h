@@ -26,8 +26,9 @@ struct DeviceWork {
 
 class Device {
 public:
-    // `barrier` is a context without shards: its sync is the barrier of the collective schedule.
-    Device(ModelShards &shards, Network &network, odc_context *context, odc_context *barrier);
+    // Gathers from one model and adds to another, which may be the same. `barrier` is a context without shards: its sync is the
+    // barrier of the collective schedule.
+    Device(ModelShards &gathered, ModelShards &added, Network &network, odc_context *barrier);
 
     // Runs microbatches, each forward and backward through all layers, and ends the minibatch. While layer l computes, layer
     // l+1 is gathered and layer l-1's gradients are added, in the collective and in the odc schedule, as in FSDP; so a rank claims
@@ -64,9 +65,9 @@ private:
     void meet(const Step &step);
     void record(Kind kind, const Step &step, int64_t begin_ns, int64_t end_ns);
 
-    ModelShards &shards_;
+    ModelShards &gathered_;
+    ModelShards &added_;
     Network &network_;
-    odc_context *context_;
     odc_context *barrier_;
     std::vector<Event> events_;
     std::vector<Step> steps_;  // of this run

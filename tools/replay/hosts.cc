@@ -15,6 +15,7 @@ const char *crossing_name(Crossing crossing) {
         case Crossing::Ring: return "ring";
         case Crossing::Flat: return "flat";
         case Crossing::Cache: return "cache";
+        case Crossing::CacheAndSums: return "cache+sums";
     }
     return "";
 }
@@ -60,10 +61,10 @@ std::vector<HostTraffic> EmulatedHosts::traffic(Crossing crossing, const Plan &p
         for (size_t rank = to * ranks_; rank < (to + 1) * ranks_; ++rank) {
             microbatches += plan.ranks[rank].size();
         }
-        const bool flat = crossing == Crossing::Flat;
         const auto once = uint64_t{microbatches > 0};
-        const uint64_t parameter_bytes = kParameterBytes * (flat ? 2 * microbatches : once);
-        const uint64_t gradient_bytes = flat ? kGradientBytes * microbatches : sum_bytes_ * once;
+        const uint64_t parameter_bytes = kParameterBytes * (crossing == Crossing::Flat ? 2 * microbatches : once);
+        const uint64_t gradient_bytes =
+            crossing == Crossing::CacheAndSums ? sum_bytes_ * once : kGradientBytes * microbatches;
         for (size_t from = 0; from < count(); ++from) {
             if (from != to) {
                 const auto parameters = double(layers_ * held_[from] * parameter_bytes);

@@ -12,8 +12,8 @@
 namespace odc_tool {
 
 // How bytes come to other hosts: by ring collectives; read and added by each rank; parameters read once a host and
-// minibatch, and its sums sent once.
-enum class Crossing { Ring, Flat, Cache };
+// minibatch; these, and its sums sent once.
+enum class Crossing { Ring, Flat, Cache, CacheAndSums };
 const char *crossing_name(Crossing crossing);
 
 constexpr uint64_t kParameterBytes = 2;  // of an element: bf16

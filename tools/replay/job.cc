@@ -46,12 +46,12 @@ void check_agreement(odc_context *context, const ReplaySettings &settings, const
 }
 
 // On all contexts.
-RankTotals totals_of(const std::vector<std::unique_ptr<Stage>> &stages) {
+RankTotals totals_of(const std::vector<std::unique_ptr<ModelShards>> &models) {
     RankTotals totals{};
-    for (const std::unique_ptr<Stage> &stage : stages) {
+    for (const std::unique_ptr<ModelShards> &model : models) {
         odc_stats stats{};
         stats.struct_size = sizeof stats;
-        check(odc_get_stats(stage->context, &stats));
+        check(odc_get_stats(model->context(), &stats));
         totals.gather_bytes += stats.gather_bytes;
         totals.scatter_add_bytes += stats.scatter_add_bytes;
         totals.publish_wait_ns += stats.publish_wait_ns;
@@ -73,8 +73,6 @@ void check_one_machine(const odc_context *context) {
     }
 }
 
-enum Stages : size_t { kOneHost, kFlat, kCached };
-
 }  // namespace
 
 void Contexts::abort(const char *message) const {
@@ -85,11 +83,15 @@ void Contexts::abort(const char *message) const {
     }
 }
 
-Stage::Stage(const ReplaySettings &settings, const Model &model, std::unique_ptr<Network> joined, odc_context *in,
-             odc_context *barrier)
-    : context(in), network(std::move(joined)),
-      shards(context, model.layers, scaled_layer(model, settings.scale), settings.sum),
-      device(shards, *network, context, barrier) {}
+Stage::Stage(ModelShards &from, ModelShards &to, std::unique_ptr<Network> joined, odc_context *barrier)
+    : gathered(from), added(to), network(std::move(joined)), device(gathered, added, *network, barrier) {}
+
+void Stage::check_gradients(const Gradient &total) {
+    added.check_gradients(total);
+    if (&added != &gathered) {
+        gathered.check_gradients({});
+    }
+}
 
 ReplayJob::ReplayJob(const ReplaySettings &replay_settings, Contexts &contexts)
     : settings(replay_settings), context(contexts.all.get()), barrier(contexts.barrier.get()),
@@ -100,8 +102,14 @@ ReplayJob::ReplayJob(const ReplaySettings &replay_settings, Contexts &contexts)
     if (workload.hosts) {
         join_hosts(contexts);
     } else {
-        stages.push_back(std::make_unique<Stage>(settings, model, std::make_unique<Network>(), context, barrier));
+        ModelShards &only = add_model(context);
+        stages.push_back(std::make_unique<Stage>(only, only, std::make_unique<Network>(), barrier));
     }
+}
+
+ModelShards &ReplayJob::add_model(odc_context *in) {
+    models.push_back(std::make_unique<ModelShards>(in, model.layers, layer_elements, settings.sum));
+    return *models.back();
 }
 
 void ReplayJob::join_hosts(Contexts &contexts) {
@@ -116,23 +124,24 @@ void ReplayJob::join_hosts(Contexts &contexts) {
     contexts.flat = joined("replay flat", "off");
     contexts.cached = joined("replay cache", "auto");
     links = std::make_unique<Links>(context, hosts.count(), static_cast<size_t>(model.layers));
-    const auto add = [&](std::unique_ptr<Network> network, odc_context *in) {
-        stages.push_back(std::make_unique<Stage>(settings, model, std::move(network), in, barrier));
+    ModelShards &shared = add_model(context);
+    ModelShards &flat = add_model(contexts.flat.get());
+    ModelShards &cached = add_model(contexts.cached.get());
+    stages.push_back(
+        std::make_unique<Stage>(shared, shared, std::make_unique<RingNetwork>(hosts, rank, ns_per_byte), barrier));
+    const auto add_odc = [&](ModelShards &gathered, ModelShards &added, Crossing crossing) {
+        stages.push_back(
+            std::make_unique<Stage>(gathered, added,
+                                    std::make_unique<OdcNetwork>(hosts, *links, gathered.context(), added.context(),
+                                                                 barrier, crossing, ns_per_byte),
+                                    barrier));
     };
-    add(std::make_unique<RingNetwork>(hosts, rank, ns_per_byte), context);
-    const auto add_odc = [&](odc_context *in, Crossing crossing) {
-        add(std::make_unique<OdcNetwork>(hosts, *links, in, barrier, crossing, ns_per_byte), in);
-    };
-    add_odc(contexts.flat.get(), Crossing::Flat);
-    add_odc(contexts.cached.get(), Crossing::Cache);
+    add_odc(flat, flat, Crossing::Flat);
+    add_odc(cached, flat, Crossing::Cache);  // a context with a node cache has sums, too
+    add_odc(cached, cached, Crossing::CacheAndSums);
 }
 
-Stage &ReplayJob::stage_of(const Arm &arm) {
-    if (!workload.hosts || arm.crossing() == Crossing::Ring) {
-        return *stages[kOneHost];
-    }
-    return *stages[arm.crossing() == Crossing::Flat ? kFlat : kCached];
-}
+Stage &ReplayJob::stage_of(const Arm &arm) { return *stages[workload.hosts ? static_cast<size_t>(arm.crossing()) : 0]; }
 
 void ReplayJob::read_speeds() {
     measured_speeds.resize(static_cast<size_t>(odc_size(context)));
@@ -150,7 +159,7 @@ RunRecord ReplayJob::run(int32_t number, size_t minibatch, const Arm &arm, doubl
     try {
         Stage &stage = stage_of(arm);
         const RunRecord record = stage.device.run(number, arm.schedule, work, detail);
-        stage.shards.check_gradients(samples.total);
+        stage.check_gradients(samples.total);
         return record;
     } catch (const Exit &exit) {
         if (exit.message.empty()) {
@@ -162,7 +171,7 @@ RunRecord ReplayJob::run(int32_t number, size_t minibatch, const Arm &arm, doubl
 }
 
 std::vector<RankTotals> ReplayJob::collect_totals() {
-    const RankTotals mine = totals_of(stages);
+    const RankTotals mine = totals_of(models);
     std::vector<RankTotals> all;
     for (const auto &one : collect(context, "totals", std::vector<RankTotals>{mine})) {
         all.push_back(one.front());

@@ -29,14 +29,15 @@ struct Contexts {
     void abort(const char *message) const;
 };
 
-// The model's shards in one context, and the device that runs arms there.
+// Where an arm runs: it gathers from one model and adds to another, which may be the same.
 struct Stage {
-    Stage(const ReplaySettings &settings, const Model &model, std::unique_ptr<Network> joined, odc_context *in,
-          odc_context *barrier);
+    Stage(ModelShards &gathered, ModelShards &added, std::unique_ptr<Network> joined, odc_context *barrier);
+    // After a run.
+    void check_gradients(const Gradient &total);
 
-    odc_context *context;
+    ModelShards &gathered;
+    ModelShards &added;
     std::unique_ptr<Network> network;
-    ModelShards shards;
     Device device;
 };
 
@@ -62,9 +63,11 @@ struct ReplayJob {
     std::vector<double> measured_speeds;
     uint64_t layer_elements;  // as run
     std::unique_ptr<Links> links;
-    std::vector<std::unique_ptr<Stage>> stages;
+    std::vector<std::unique_ptr<ModelShards>> models;  // by context
+    std::vector<std::unique_ptr<Stage>> stages;        // by Crossing; on one host one
 
 private:
+    ModelShards &add_model(odc_context *in);
     void join_hosts(Contexts &contexts);
     Stage &stage_of(const Arm &arm);
 };

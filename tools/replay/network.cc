@@ -63,23 +63,26 @@ int64_t RingNetwork::pass(uint64_t bytes, int64_t since_ns) {
 
 // ---- ODC ----
 
-OdcNetwork::OdcNetwork(const EmulatedHosts &hosts, Links &links, odc_context *context, odc_context *barrier,
-                       Crossing crossing, double ns_per_byte)
-    : hosts_(hosts), links_(links), context_(context), barrier_(barrier), crossing_(crossing),
-      rank_(static_cast<size_t>(odc_rank(context))), host_(hosts.host_of(rank_)), ns_per_byte_(ns_per_byte) {}
+OdcNetwork::OdcNetwork(const EmulatedHosts &hosts, Links &links, odc_context *reads, odc_context *adds,
+                       odc_context *barrier, Crossing crossing, double ns_per_byte)
+    : hosts_(hosts), links_(links), reads_(reads), adds_(adds), barrier_(barrier), crossing_(crossing),
+      rank_(static_cast<size_t>(odc_rank(reads))), host_(hosts.host_of(rank_)), ns_per_byte_(ns_per_byte) {}
 
 void OdcNetwork::reset() {
+    count();
     if (hosts_.is_first(rank_)) {
         links_.reset(host_);
     }
 }
 
 Crossed OdcNetwork::count() {
-    odc_stats stats{};
-    stats.struct_size = sizeof stats;
-    check(odc_get_stats(context_, &stats));
-    const Crossed more{stats.fetched_bytes - counted_.fetched, stats.sent_bytes - counted_.sent};
-    counted_ = {stats.fetched_bytes, stats.sent_bytes};
+    odc_stats read{};
+    odc_stats added{};
+    read.struct_size = added.struct_size = sizeof(odc_stats);
+    check(odc_get_stats(reads_, &read));
+    check(odc_get_stats(adds_, &added));
+    const Crossed more{read.fetched_bytes - counted_.fetched, added.sent_bytes - counted_.sent};
+    counted_ = {read.fetched_bytes, added.sent_bytes};
     crossed_.fetched += more.fetched;
     crossed_.sent += more.sent;
     return more;

@@ -75,15 +75,16 @@ private:
 // What libodc moves between its hosts, by its statistics.
 class OdcNetwork : public Network {
 public:
-    // `context` has its ranks on the emulated hosts; `barrier` has no shards.
-    OdcNetwork(const EmulatedHosts &hosts, Links &links, odc_context *context, odc_context *barrier, Crossing crossing,
-               double ns_per_byte);
+    // `reads` and `adds`, which may be one, have their ranks on the emulated hosts: parameters are read in the one, gradients added
+    // in the other. `barrier` has no shards.
+    OdcNetwork(const EmulatedHosts &hosts, Links &links, odc_context *reads, odc_context *adds, odc_context *barrier,
+               Crossing crossing, double ns_per_byte);
 
     void reset() override;
     int64_t gathered(size_t layer, int64_t since_ns) override;
     int64_t added(size_t layer, int64_t since_ns) override;
     int64_t ended() override;
-    bool sums() const override { return crossing_ == Crossing::Cache; }
+    bool sums() const override { return crossing_ == Crossing::CacheAndSums; }
 
 private:
     int64_t origin(int64_t now_ns) override { return links_.begin(now_ns); }
@@ -94,13 +95,14 @@ private:
 
     const EmulatedHosts &hosts_;
     Links &links_;
-    odc_context *context_;
+    odc_context *reads_;
+    odc_context *adds_;
     odc_context *barrier_;
     Crossing crossing_;
     size_t rank_;
     size_t host_;
     double ns_per_byte_;
-    Crossed counted_;      // since odc_init
+    Crossed counted_;      // since odc_init, also for other arms
     int64_t sent_ns_ = 0;  // when the last gradient that the library sent by itself has crossed
 };
 

@@ -105,7 +105,7 @@ std::vector<std::vector<size_t>> draw_minibatches(const ReplaySettings &settings
 
 std::vector<Arm> make_arms(const ReplaySettings &settings) {
     if (settings.hosts > 1) {
-        return {kBaseline, kBestCollective, kOdcLbMini, kOdcCached};
+        return {kBaseline, kBestCollective, kOdcLbMini, kOdcCache, kOdcCacheAndSums};
     }
     // Collectives cannot run LB-Mini: its microbatch counts differ between ranks.
     std::vector<Arm> arms{kBaseline, kBestCollective, kOdcLbMini};
@@ -141,7 +141,20 @@ std::string arm_name(const Arm &arm) {
     return std::string(schedule_name(arm.schedule)) +
            (arm.tail < 1 ? std::string(" + ") + policy_name(arm.policy) : "") +
            (arm.order == Order::Lookahead ? " + lookahead" : "") + (arm.speeds == Speeds::Measured ? " + speeds" : "") +
-           (arm.tail > 0 ? " + claims" : "") + (arm.cache == NodeCache::On ? " + node cache" : "");
+           (arm.tail > 0 ? " + claims" : "") + (arm.cache != NodeCache::Off ? " + node cache" : "") +
+           (arm.cache == NodeCache::WithSums ? " + sums" : "");
+}
+
+Crossing Arm::crossing() const {
+    if (schedule == Schedule::Collective) {
+        return Crossing::Ring;
+    }
+    switch (cache) {
+        case NodeCache::Off: return Crossing::Flat;
+        case NodeCache::Alone: return Crossing::Cache;
+        case NodeCache::WithSums: return Crossing::CacheAndSums;
+    }
+    return Crossing::Flat;
 }
 
 double Workload::expected(const Arm &arm, size_t number) const {

@@ -28,8 +28,8 @@ enum class Order { Data, Lookahead };
 // What the planner takes for the ranks' speeds: equal ones, or those that the library measured.
 enum class Speeds { Equal, Measured };
 
-// Whether ranks on emulated hosts read parameters of other hosts by the node cache.
-enum class NodeCache { Off, On };
+// Whether ranks on emulated hosts read parameters of other hosts by the node cache, and send gradients in node-local sums.
+enum class NodeCache { Off, Alone, WithSums };
 
 struct Arm {
     Schedule schedule;
@@ -41,11 +41,7 @@ struct Arm {
 
     // Whether the plan is known before the run.
     bool fixed() const { return speeds == Speeds::Equal && tail == 0; }
-    Crossing crossing() const {
-        return schedule == Schedule::Collective ? Crossing::Ring
-               : cache == NodeCache::On         ? Crossing::Cache
-                                                : Crossing::Flat;
-    }
+    Crossing crossing() const;
     bool operator==(const Arm &) const = default;
 };
 
@@ -55,7 +51,8 @@ std::string arm_name(const Arm &arm);
 inline constexpr Arm kBaseline{Schedule::Collective, ODC_LB_MICRO};           // speedups are over the paper's baseline
 inline constexpr Arm kBestCollective{Schedule::Collective, ODC_SORTED_ROWS};  // and over this
 inline constexpr Arm kOdcLbMini{Schedule::Odc, ODC_LB_MINI};                  // the paper's arm
-inline constexpr Arm kOdcCached{Schedule::Odc, ODC_LB_MINI, Order::Data, Speeds::Equal, 0, NodeCache::On};
+inline constexpr Arm kOdcCache{Schedule::Odc, ODC_LB_MINI, Order::Data, Speeds::Equal, 0, NodeCache::Alone};
+inline constexpr Arm kOdcCacheAndSums{Schedule::Odc, ODC_LB_MINI, Order::Data, Speeds::Equal, 0, NodeCache::WithSums};
 
 // The last one is ODC with all that the settings allow: the verdict is about it.
 std::vector<Arm> make_arms(const ReplaySettings &settings);

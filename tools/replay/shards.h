@@ -36,6 +36,7 @@ public:
     // After sync: checks every element of this rank's accumulators.
     void check_gradients(const Gradient &total);
 
+    odc_context *context() const { return context_; }
     int layers() const { return static_cast<int>(layers_.size()); }
 
 private:

@@ -105,7 +105,9 @@ private:
             {kBaseline, "Collective schedule, LB-Micro", "all ranks meet at every gather and every scatter-add"});
         if (links_ > 0) {
             panels_.push_back({kOdcLbMini, "ODC, LB-Mini", "each rank reads and adds for itself"});
-            panels_.push_back({workload.arms.back(), "ODC, LB-Mini, node cache",
+            panels_.push_back({kOdcCache, "ODC, LB-Mini, node cache",
+                               "a host reads parameters once a minibatch, each rank adds for itself"});
+            panels_.push_back({workload.arms.back(), "ODC, LB-Mini, node cache and sums",
                                "a host reads parameters and sends sums once a minibatch"});
             return;
         }
