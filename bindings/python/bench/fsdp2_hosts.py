@@ -54,7 +54,7 @@ def main() -> None:
         fully_shard(sharded, mesh=mesh)
         optimizer = torch.optim.SGD(sharded.parameters(), lr=0.0)
         with fsdp2.attach(sharded, optimizer) as job:
-            overlap = job._overlap
+            overlap = job._hooks.overlap
             if overlap is None:
                 raise SystemExit("the ranks are on one host: run fsdp2_hosts.sh")
 
@@ -65,7 +65,7 @@ def main() -> None:
 
             def train(by: Overlap | None, ahead: int) -> None:
                 """`ahead`: how many blocks forward prefetches."""
-                job._overlap = by
+                job._hooks.overlap = by
                 for number, block in enumerate(blocks):
                     block.set_modules_to_forward_prefetch(blocks[number + 1 : number + 1 + ahead])
                 for _ in range(MICROBATCHES):

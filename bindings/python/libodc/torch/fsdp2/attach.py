@@ -352,7 +352,7 @@ def _register(groups: list[Group], context: Context, job: Job, streams: Streams,
     except NoMemoryError as error:
         raise NoMemoryError("; ".join(filter(None, (str(error), streams.held_by_torch())))) from None
     for group, several in zip(groups, per_group, strict=True):
-        group.install([next(shards) for _ in several], job, live)
+        group.install([next(shards) for _ in several], job._hooks, live)
 
 
 def _warn_of_staging(routes: list[Route]) -> None:
