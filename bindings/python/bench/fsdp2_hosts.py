@@ -19,10 +19,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from gloo_ranks import process_group
-from links import RATE, hidden, let_run, received, slow_down
+from links import RATE, hidden, let_run, slow_down
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from traffic import received
 
 from libodc.torch import fsdp2
 from libodc.torch.fsdp2.overlap import Overlap
