@@ -19,10 +19,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from gloo_ranks import process_group
-from links import RATE, hidden, let_run, received, slow_down
+from links import RATE, hidden, let_run, slow_down
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from traffic import received
 
 from libodc.torch import fsdp2
 from libodc.torch.fsdp2.overlap import Overlap
@@ -54,7 +55,7 @@ def main() -> None:
         fully_shard(sharded, mesh=mesh)
         optimizer = torch.optim.SGD(sharded.parameters(), lr=0.0)
         with fsdp2.attach(sharded, optimizer) as job:
-            overlap = job._overlap
+            overlap = job._hooks.overlap
             if overlap is None:
                 raise SystemExit("the ranks are on one host: run fsdp2_hosts.sh")
 
@@ -65,7 +66,7 @@ def main() -> None:
 
             def train(by: Overlap | None, ahead: int) -> None:
                 """`ahead`: how many blocks forward prefetches."""
-                job._overlap = by
+                job._hooks.overlap = by
                 for number, block in enumerate(blocks):
                     block.set_modules_to_forward_prefetch(blocks[number + 1 : number + 1 + ahead])
                 for _ in range(MICROBATCHES):

@@ -4,7 +4,7 @@
 # to RATE (default 1gbit) and lets it run in turns. usage: fsdp2_hosts.sh [RATE [RANKS PROGRAM]]
 set -eu
 cd "$(dirname "$0")/../../.."
-export ODC_BENCH_RATE=${1-1gbit} GLOO_SOCKET_IFNAME=net0
+export ODC_BENCH_RATE=${1-1gbit} GLOO_SOCKET_IFNAME=net0 PYTHONPATH=$PWD/bindings/python/examples/train # traffic
 # shellcheck disable=SC2016 # the inner shell's
 exec bash tests/harness/hosts.sh 2 -- bash -euc \
     'exec "$HOSTS" ranks "$1" build/python/bin/python "bindings/python/bench/$2"' sh "${2-2}" "${3-fsdp2_hosts.py}"

@@ -21,10 +21,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from gloo_ranks import process_group
-from links import RATE, hidden, let_run, received, slow_down
+from links import RATE, hidden, let_run, slow_down
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from traffic import crossed, received
 
 from libodc.torch import fsdp2
 
@@ -72,9 +73,7 @@ class Arm:
         return self
 
     def counted(self) -> float:
-        """What this rank has read of other hosts, and sent to them."""
-        stats = self.job.context.stats() if self.job is not None else None
-        return float(stats.fetched_bytes + stats.sent_bytes) if stats is not None else 0.0
+        return float(crossed(self.job.context)) if self.job is not None else 0.0
 
     def turn(self, tokens: torch.Tensor) -> None:
         let_run()

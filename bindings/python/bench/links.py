@@ -22,12 +22,6 @@ def _queue(change: str, *kind: str) -> None:
     subprocess.run(["tc", "qdisc", change, "dev", "net0", "root", *kind], check=True)
 
 
-def received() -> int:
-    """Bytes into this host so far, as its interface counts."""
-    with open("/sys/class/net/net0/statistics/rx_bytes", encoding="ascii") as file:
-        return int(file.read())
-
-
 def network_seconds(moved: float) -> float:
     """What the slowed link takes for so many bytes in one direction."""
     return moved * 8 / (float(RATE[:-4]) * _UNITS[RATE[-4:]])

@@ -46,7 +46,7 @@ with libodc.torch.fsdp2.attach(model, optimizer) as job:
         sampler.set_epoch(epoch)
         for minibatch in sampler:  # this rank's microbatches: lists of samples, any number of them, none too
             tokens, loss_sum = 0, 0.0
-            for sample in (samples[index] for microbatch in minibatch for index in microbatch):
+            for sample in job.microbatches([samples[index] for microbatch in minibatch for index in microbatch]):
                 logits = model(sample[None, :-1])
                 loss = nn.functional.cross_entropy(logits, sample[1:], reduction="sum")
                 loss.backward()

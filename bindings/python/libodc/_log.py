@@ -42,6 +42,12 @@ def wanted_level() -> int:
     return max(level for level in LogLevel if level is LogLevel.ERROR or logger.isEnabledFor(_LEVELS[level]))
 
 
+def nobody_decides() -> bool:
+    """Neither ODC_LOG nor the program's logging says what is shown."""
+    untouched = logger.getEffectiveLevel() == logging.WARNING and not logger.hasHandlers()
+    return untouched and not os.environ.get("ODC_LOG")
+
+
 def hand_over(level: int, line: bytes) -> None:
     """A line of C's. What a handler of logging's raises ends no call."""
     known = _LEVELS[LogLevel(level)] if level in _LEVELS else TRACE

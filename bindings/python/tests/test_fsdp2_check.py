@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What attach detects by itself: check=True, the probe of the layout, and its log line."""
+"""What attach detects by itself: check=True, the probe of the layout, and what it prints and logs."""
 
 import ast
 import io
 import logging
+import os
 from collections.abc import Callable
 from contextlib import redirect_stderr
 from functools import partial
@@ -288,7 +289,8 @@ def private_names(source: Path) -> set[str]:
 def test_all_private_names_are_in_one_list() -> None:
     here = Path(torch_state.__file__)
     listed = {read.name for read in torch_state.PRIVATE}
-    owners = {"_C", "_execution_engine", "_world", "_current_frames"}  # with what is read of them; and Python's own
+    # With what is read of them; Python's own; and FSDP2's group, which only this file reads.
+    owners = {"_C", "_execution_engine", "_world", "_current_frames", "_raw"}
     assert private_names(here) <= listed | owners
     for source in here.parent.glob("*.py"):
         if source != here:
@@ -355,6 +357,30 @@ def logs(rank: int, size: int) -> None:
     adapted = Case(Adapted).sharded(mesh_of(size))
     attach(adapted, adamw(adapted), timeout=LIMIT).close()
     assert rank != 0 or "1 groups over 2 ranks, parameters gathered as uint8, gradients added as float32" in lines[0]
+
+
+def prints(rank: int, size: int) -> None:
+    """One line of rank 0, unless something says what is shown."""
+    logger = logging.getLogger("libodc")
+    logging.getLogger().handlers.clear()  # pytest's
+    words = "odc: attach: 2 groups over 2 ranks, 4.0 MiB of slices per rank (3.0 of copies of parameters, 1.0 of sums"
+    settings: list[tuple[Callable[[], None], bool]] = [
+        (lambda: os.environ.pop("ODC_LOG", None), True),
+        (lambda: os.environ.update(ODC_LOG="warn"), False),
+        (lambda: (os.environ.pop("ODC_LOG"), logger.handlers.clear(), logger.setLevel(logging.ERROR)), False),
+        (lambda: (logger.setLevel(logging.NOTSET), logging.basicConfig()), False),
+    ]
+    for decide, prints in settings:
+        decide()
+        model = Case(Large).sharded(mesh_of(size))
+        with redirect_stderr(io.StringIO()) as printed, attach(model, adamw(model), timeout=LIMIT):
+            pass
+        lines = printed.getvalue().splitlines()
+        assert [line.startswith(words) for line in lines] == [True] * (prints and rank == 0), lines
+
+
+def test_what_is_printed_at_attach() -> None:
+    run_torch_ranks(2, prints)
 
 
 def test_what_is_logged_at_attach() -> None:

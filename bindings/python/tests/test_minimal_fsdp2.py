@@ -12,6 +12,7 @@ import pytest
 from libodc._command import odc_command
 
 PROGRAM = Path(__file__).parents[1] / "examples" / "minimal_fsdp2.py"
+MEMORY = Path(__file__).parents[3] / "docs/fsdp2.md"  # shows what rank 0 prints in attach
 LINE = re.compile(r"(?:\[0\] )?(\d+): loss (\d\.\d+), samples by rank \[(\d+), (\d+)\], waited \d+\.\d+ s")
 
 
@@ -37,7 +38,7 @@ def launcher(name: str) -> list[str]:
 @pytest.mark.parametrize("name", ["torchrun", "odc run"])
 def test_it_trains(name: str, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    environment = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "ODC_LOG")}
     ended = subprocess.run(
         [*launcher(name), str(PROGRAM)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400
     )
@@ -47,3 +48,5 @@ def test_it_trains(name: str, tmp_path: Path) -> None:
     assert all(int(line[3]) + int(line[4]) == 32 for line in lines)
     assert float(lines[-1][2]) < 0.8 * float(lines[0][2])
     assert "Warning" not in ended.stderr, ended.stderr
+    (attached,) = re.findall(r"^odc: attach: .*$", MEMORY.read_text(), re.M)
+    assert ended.stderr.count(attached) == 1, ended.stderr

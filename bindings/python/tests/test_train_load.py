@@ -81,10 +81,9 @@ class TwoRanks(OneRank):
 def an_experiment(monkeypatch: pytest.MonkeyPatch, context: Any, trainers: list[FakeTrainer], count: int) -> Experiment:
     """With so many minibatches."""
     monkeypatch.setattr(experiment, "ideal_cost", lambda *_: 1.0)
-    monkeypatch.setattr(experiment, "hosts_of", lambda context: 1)
     monkeypatch.setattr(distributed, "all_gather_object", lambda every, mine: None)
     workload: Any = SimpleNamespace(minibatches=[None] * count)
-    return Experiment(context, trainers, workload)  # type: ignore[arg-type]
+    return Experiment(context, trainers, workload, hosts=1)  # type: ignore[arg-type]
 
 
 def test_progress_has_all_ranks_idle_from_the_end_of_an_arms_first_turn_on(

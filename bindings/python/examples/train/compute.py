@@ -21,7 +21,6 @@ from gpus import gpu_text
 from load import circumstances, disturbed_line, verdict
 from neighbour import busy_neighbour
 from session import Session
-from traffic import hosts_of
 from trainer import ClaimingTrainer, Trainer
 from workload import Workload
 
@@ -33,8 +32,7 @@ def run(session: Session) -> None:
     on_gpu = session.mesh.device_type == "cuda"
     # gloo's collectives would leave GPUs idle: on GPUs FSDP2 is compared over NCCL or not at all.
     compared = [FSDP] if not on_gpu or options.compare else []
-    hosts = hosts_of(session.context)
-    flat = [ODC_FLAT] if 1 < hosts < size else []
+    flat = [ODC_FLAT] if 1 < session.hosts < size else []
     arms = [*compared, COLLECTIVE, COLLECTIVE_ROWS, ODC_MICRO, *flat, ODC_MINI]
     workload = session.workload(arms)
     timed = range(1, 1 + options.rounds * options.turn)  # the first minibatch warms up
@@ -52,7 +50,7 @@ def run(session: Session) -> None:
     trainers = [Trainer(arm, session.recipe, workload, session.mesh) for arm in arms]
     if options.slow is not None:
         trainers.append(ClaimingTrainer(ODC_CLAIMS, session.recipe, workload, session.mesh))
-    experiment = Experiment(session.context, trainers, workload)
+    experiment = Experiment(session.context, trainers, workload, session.hosts)
     held_out = session.held_out()
     experiment.evaluate(held_out)
     with busy_neighbour(options.slow, session.context.rank) as experiment.neighbour_seconds:

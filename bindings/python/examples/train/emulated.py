@@ -67,7 +67,7 @@ def run(session: Session) -> None:
         EmulatedTrainer(arm, session.recipe, workload, session.mesh, device)
         for arm, device in zip(_ARMS, devices, strict=True)
     ]
-    experiment = Experiment(session.context, trainers, workload)
+    experiment = Experiment(session.context, trainers, workload, session.hosts)
     held_out = session.held_out()
     experiment.evaluate(held_out)
     experiment.run(0, 1, turn=0)

@@ -16,7 +16,7 @@ from decoder import Packed
 from load import BUSY, MachineLoad
 from progress import Progress, idle_text
 from torch import distributed
-from traffic import hosts_of, received
+from traffic import received
 from trainer import Step, Trainer, idle_share
 from workload import Workload, ideal
 
@@ -71,7 +71,7 @@ class Attempt:
 class Experiment:
     """This rank's part. All ranks make the same calls."""
 
-    def __init__(self, context: libodc.Context, trainers: Sequence[Trainer], workload: Workload) -> None:
+    def __init__(self, context: libodc.Context, trainers: Sequence[Trainer], workload: Workload, hosts: int) -> None:
         self._context = context
         self._trainers = trainers
         self._workload = workload
@@ -82,7 +82,7 @@ class Experiment:
         nodes = [platform.node()] * context.size
         distributed.all_gather_object(nodes, platform.node())
         self._beside_rank_0 = nodes[self._rank] == nodes[0]
-        self._hosts = hosts_of(context)
+        self._hosts = hosts
         self._attempts: list[Attempt] = []  # that are kept; the first warms up
         self.neighbour_seconds: Callable[[], float] = lambda: 0.0
         self.repeated = 0

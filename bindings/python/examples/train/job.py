@@ -65,6 +65,7 @@ def join() -> libodc.Context:
 def run(program: str, train: Callable[[libodc.Context], None]) -> int:
     """This rank's job; the exit status. `program`: in front of what is wrong."""
     torch.set_num_threads(1)  # one rank per core
+    os.environ.setdefault("ODC_LOG", "warn")  # several models are attached: what each takes is no part of the output
     try:
         context = join()
     except libodc.Error as error:

@@ -9,8 +9,9 @@ except ModuleNotFoundError as error:
     raise ImportError("libodc.torch needs PyTorch 2.9 or later, which is not installed; pip install torch") from error
 
 from . import fsdp2
+from .loader import MinibatchLoader
 from .pool import Pool
-from .sampler import MinibatchLoader, MinibatchSampler
+from .sampler import MinibatchSampler
 from .seeds import seeded
 
 __all__ = ["MinibatchLoader", "MinibatchSampler", "Pool", "fsdp2", "seeded"]

@@ -34,7 +34,7 @@ class Pool:
         none too, by numbers from 0 on, each of which one rank has. `fields`: the names and types of a sample's
         tensors, the same on all ranks."""
         self._context: Context = job if isinstance(job, Context) else job.context
-        self._before_exchange: Callable[[], None] = _nothing if isinstance(job, Context) else job._before_exchange
+        self._before_exchange: Callable[[], None] = _nothing if isinstance(job, Context) else job._hooks.before_exchange
         self._fields = dict(sorted(fields.items()))
         self._own = {number: _checked(number, samples[number], self._fields) for number in sorted(samples)}
         self._before_exchange()

@@ -8,23 +8,20 @@ import functools
 import hashlib
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed
-from torch.utils.data import DataLoader, IterableDataset, Sampler, default_collate
+from torch.utils.data import Sampler, default_collate
 
 from .._abi import Policy, WindowOrder
 from ..context import Context
 from ..errors import ArgumentError
 from ..planning import Plan, WindowPlan, plan, plan_cost, plan_window
+from .loader import Costed, Microbatch, MinibatchLoader, Source
 from .seeds import microbatch_seed
 
-Microbatch = list[int]
-"""Indices of samples."""
-_Costed = tuple[Microbatch, float]  # a microbatch and its cost
 _T = TypeVar("_T")
 
 
@@ -240,8 +237,16 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         what the loop has taken are reported, so that speeds are measured. `repeat`: `taken` of this rank in an earlier
         run over as many ranks from the same position on; each minibatch then has those microbatches, and nothing is
         planned or claimed. LB-Mini only."""
+        return self._claims_as(job, repeat, lambda minibatch: minibatch)
+
+    def _claims_as(
+        self,
+        job: Any,
+        repeat: Sequence[Sequence[Microbatch]] | None,
+        load: Callable[[Iterator[Costed]], Iterator[tuple[_T, float]]],
+    ) -> Iterator[Iterator[_T]]:
         context = self._context_of(job)
-        return (self._reported(context, one) for one in self._claims(context, repeat))
+        return (self._reported(context, load(one)) for one in self._claims(context, repeat))
 
     def _context_of(self, job: Any) -> Context:
         context: Context = job if isinstance(job, Context) else job.context
@@ -258,7 +263,7 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
             )
         return context
 
-    def _claims(self, context: Context, repeat: Sequence[Sequence[Microbatch]] | None) -> Iterator[Iterator[_Costed]]:
+    def _claims(self, context: Context, repeat: Sequence[Sequence[Microbatch]] | None) -> Iterator[Iterator[Costed]]:
         """Begins a minibatch when it is asked for the next, which must be after the sync."""
         position = self._begin()
         order = self._order(position.epoch)
@@ -277,7 +282,7 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
             self.taken.append([])
             yield self._costed(microbatches, self.taken[-1])
 
-    def _costed(self, microbatches: Iterator[Microbatch], taken: list[Microbatch]) -> Iterator[_Costed]:
+    def _costed(self, microbatches: Iterator[Microbatch], taken: list[Microbatch]) -> Iterator[Costed]:
         a, b = plan_cost(self.cost) if isinstance(self.cost, str) else self.cost
         for microbatch in microbatches:
             taken.append(list(microbatch))
@@ -387,7 +392,8 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         """The samples themselves: see MinibatchLoader. `collate_fn`: makes a microbatch of a list of samples; None:
         torch's default_collate. `dataloader_options`: of torch.utils.data.DataLoader (num_workers, prefetch_factor,
         pin_memory, …)."""
-        return MinibatchLoader(self, dataset, collate_fn or default_collate, dataloader_options)
+        source = Source(self.samples, self.__len__, self._begin_with, self._minibatches, self._claims_as)
+        return MinibatchLoader(source, dataset, collate_fn or default_collate, dataloader_options)
 
     def _next(self) -> _Position:
         """Where the next iteration begins."""
@@ -399,6 +405,11 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         self._begin_at = 0
         self._told = None
         return self._position
+
+    def _begin_with(self, minibatches: Iterable[Any]) -> Iterator[Any]:
+        """Begins an iteration with what they give."""
+        position = self._begin()
+        return _counted(position, iter(minibatches))
 
     def _minibatches(self) -> Iterator[list[Microbatch]]:
         """This rank's minibatches from the position on."""
@@ -525,98 +536,3 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
     def _digest(self) -> str:
         seen = (ctypes.c_ubyte * self._tokens.nbytes).from_address(self._tokens.data_ptr())
         return hashlib.sha256(seen).hexdigest()
-
-
-class _Ahead:
-    """The sampler for a DataLoader: prefetching does not count as delivering."""
-
-    def __init__(self, sampler: MinibatchSampler) -> None:
-        self._sampler = sampler
-
-    def __iter__(self) -> Iterator[list[Microbatch]]:
-        return self._sampler._minibatches()
-
-    def __len__(self) -> int:
-        return len(self._sampler)
-
-
-class _Microbatches:
-    """A dataset whose "samples" are collated microbatches, so that workers collate, too."""
-
-    def __init__(self, dataset: Any, collate_fn: Callable[[list[Any]], Any]) -> None:
-        self._dataset = dataset
-        self._collate = collate_fn
-
-    def __getitem__(self, microbatch: Microbatch) -> Any:
-        fetch = getattr(self._dataset, "__getitems__", None)
-        return self._collate(fetch(microbatch) if fetch else [self._dataset[index] for index in microbatch])
-
-
-class MinibatchLoader:
-    """Made by MinibatchSampler.loader. Iterating gives minibatches: lists, perhaps empty, of this rank's collated
-    microbatches. The sampler's state counts those that were delivered to the loop, not those loaded ahead."""
-
-    def __init__(
-        self,
-        sampler: MinibatchSampler,
-        dataset: Any,
-        collate_fn: Callable[[list[Any]], Any],
-        dataloader_options: dict[str, Any],
-    ) -> None:
-        mine = {
-            "batch_size",
-            "shuffle",
-            "sampler",
-            "batch_sampler",
-            "drop_last",
-            "in_order",
-        } & dataloader_options.keys()
-        if mine:
-            raise ValueError(f"{', '.join(sorted(mine))}: the MinibatchSampler decides that; leave it out")
-        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
-            raise ValueError(f"{type(dataset).__name__} has no indices; a dataset with __getitem__ is needed")
-        if hasattr(dataset, "__len__") and len(dataset) != sampler.samples:
-            raise ValueError(f"the dataset has {len(dataset)} samples, the sampler {sampler.samples} lengths")
-        self._sampler = sampler
-        microbatches: Any = _Microbatches(dataset, collate_fn)
-        self._microbatches = microbatches
-        self.microbatch: Microbatch = []
-        """The indices of what claims() has given last, as MinibatchSampler.seed_of takes them."""
-        self._loader: DataLoader[Any] = DataLoader(
-            microbatches, batch_sampler=_Ahead(sampler), collate_fn=list, **dataloader_options
-        )
-
-    def __iter__(self) -> Iterator[list[Any]]:
-        position = self._sampler._begin()
-        return _counted(position, iter(self._loader))
-
-    def __len__(self) -> int:
-        """Minibatches of an epoch."""
-        return len(self._sampler)
-
-    def claims(self, job: Any, repeat: Sequence[Sequence[Microbatch]] | None = None) -> Iterator[Iterator[Any]]:
-        """As MinibatchSampler.claims, of collated microbatches. While the loop computes one, a thread claims and loads
-        the next; the DataLoader's workers are for iterating only."""
-        sampler = self._sampler
-        context = sampler._context_of(job)
-        return (
-            self._noted(sampler._reported(context, _one_ahead(self._loaded(minibatch))))
-            for minibatch in sampler._claims(context, repeat)
-        )
-
-    def _loaded(self, minibatch: Iterator[_Costed]) -> Iterator[tuple[tuple[Microbatch, Any], float]]:
-        return (((one, self._microbatches[one]), cost) for one, cost in minibatch)
-
-    def _noted(self, microbatches: Iterator[tuple[Microbatch, Any]]) -> Iterator[Any]:
-        for self.microbatch, batch in microbatches:
-            yield batch
-
-
-def _one_ahead(values: Iterator[_T]) -> Iterator[_T]:
-    """The next value is made by a thread while the last one is used."""
-    end = object()
-    with ThreadPoolExecutor(1) as thread:
-        pending: Future[Any] = thread.submit(next, values, end)
-        while (value := pending.result()) is not end:
-            pending = thread.submit(next, values, end)
-            yield value

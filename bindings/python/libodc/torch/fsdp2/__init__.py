@@ -3,7 +3,7 @@
 
 job = libodc.torch.fsdp2.attach(model, optimizer)      # after fully_shard; model code stays as it is
 for minibatch in sampler:
-    for microbatch in minibatch:                    # any number on each rank, none too
+    for microbatch in job.microbatches(minibatch):  # any number on each rank, none too
         loss(model, microbatch).backward()
     job.sync_gradients()                            # the one sync; fills .grad
     clip_grad_norm_(...); optimizer.step(); optimizer.zero_grad()

@@ -14,7 +14,7 @@ from ...errors import Error
 
 
 class Abortable(Protocol):
-    def _abort(self, error: BaseException) -> None: ...
+    def abort(self, error: BaseException) -> None: ...
 
 
 _jobs: weakref.WeakSet[Abortable] = weakref.WeakSet()
@@ -31,7 +31,7 @@ def _install() -> None:
         try:
             for job in list(_jobs):
                 with suppress(Error):
-                    job._abort(error)
+                    job.abort(error)
         finally:
             previous(kind, error, trace)
 

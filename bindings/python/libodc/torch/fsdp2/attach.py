@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..._abi import Memory
 from ..._arguments import c_float
+from ..._log import nobody_decides
 from ...context import Context, init
 from ...errors import ArgumentError, JobError, MismatchError, NoMemoryError, UnsupportedError
 from ...route import Route
@@ -352,7 +354,7 @@ def _register(groups: list[Group], context: Context, job: Job, streams: Streams,
     except NoMemoryError as error:
         raise NoMemoryError("; ".join(filter(None, (str(error), streams.held_by_torch())))) from None
     for group, several in zip(groups, per_group, strict=True):
-        group.install([next(shards) for _ in several], job, live)
+        group.install([next(shards) for _ in several], job._hooks, live)
 
 
 def _warn_of_staging(routes: list[Route]) -> None:
@@ -382,18 +384,21 @@ def _tell(groups: list[Group], rank: int, routes: list[Route], unowned: list[str
         )
     _warn_of_staging(routes)
     _warn_of_copies(groups)
+    slices = sum(group.parameter_bytes + group.sum_bytes for group in groups)
+    per_rank = f"{slices / 2**20:.1f} MiB of slices per rank ({_memory(groups) or 'a single rank needs none'})"
+    if nobody_decides():
+        print(f"odc: attach: {len(groups)} groups over {len(routes)} ranks, {per_rank}", file=sys.stderr)
     types = sorted({str(group.layout.dtype).removeprefix("torch.") for group in groups})
     gradients = sorted({str(g.layout.gradient_dtype).removeprefix("torch.") for g in groups if g.trainable})
     logger.info(
         "libodc.torch.fsdp2: %d groups over %d ranks, parameters gathered as %s, gradients added as %s, divided by %s, "
-        "%.1f MiB of slices per rank (%s); rank %d is reached by %s",
+        "%s; rank %d is reached by %s",
         len(groups),
         len(routes),
         "/".join(types),
         "/".join(gradients) or "nothing (read only)",
         "/".join(f"{divisor:g}" for divisor in sorted({group.divisor for group in groups})),
-        sum(group.parameter_bytes + group.sum_bytes for group in groups) / 2**20,
-        _memory(groups),
+        per_rank,
         len(routes) - 1,
         routes[-1],
     )

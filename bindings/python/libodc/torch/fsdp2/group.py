@@ -8,7 +8,7 @@ import functools
 import math
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -37,20 +37,19 @@ _SUM = dist.ReduceOp.SUM
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-class JobHooks(Protocol):
-    """The part of the job that the communication hooks call."""
+@dataclasses.dataclass(eq=False)
+class JobHooks:
+    """The part of a job that hooks and a Pool call."""
 
-    _backwards: Backwards
-    _overlap: Overlap | None
-
-    def _before_gather(self) -> None: ...
-
-    def _before_reduce(self, group: Group) -> None: ...
-
-    def _reduces_alone(self, group: Group, full: torch.Tensor) -> None:
-        """A single rank's FSDP2 is about to write the gradients into `full`, and to add them to .grad."""
-
-    def _add(self, group: Group, full: torch.Tensor) -> None: ...
+    backwards: Backwards
+    overlap: Overlap | None
+    before_gather: Callable[[], None]
+    before_exchange: Callable[[], None]  # a Pool publishes samples in the job's minibatch
+    before_reduce: Callable[[Group], None]
+    # A single rank's FSDP2 is about to write the gradients into the tensor, and to add them to .grad.
+    reduces_alone: Callable[[Group, torch.Tensor], None]
+    add: Callable[[Group, torch.Tensor], None]
+    abort: Callable[[BaseException], None]  # ends every rank's waits with this rank's error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +147,7 @@ class Group:
             self.own_sums = [_part(sums, entry.gradient_offset, entry.local.shape) for entry in self.trainable]
             if live.gradients == "view" and self.sums is None and view is not None:
                 self.views.build(view, sums, live.tied)
-        self._running = job._backwards
+        self._running = job.backwards
         self.mine = Settings(self.all_gather(job), Add(self, job), 1.0, True)
         self.fsdp.apply(self.mine)
         for index, entry in enumerate(self.trainable):
@@ -393,8 +392,8 @@ class Gather(Buffers, AllGather):
     def __call__(
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> dist.Work | None:
-        self._job._before_gather()
-        return self._group.gather(output_tensor, input_tensor, self._job._overlap)
+        self._job.before_gather()
+        return self._group.gather(output_tensor, input_tensor, self._job.overlap)
 
 
 class Add(Buffers, ReduceScatter):
@@ -413,14 +412,14 @@ class Add(Buffers, ReduceScatter):
             group.next_output = None
             self._add_alone()
             return super().allocate(size, dtype=dtype, device=device)
-        self._job._before_reduce(group)
+        self._job.before_reduce(group)
         group.take_pending()
         full = super().allocate(size, dtype=dtype, device=device)
         if group.layout.process_group is None:
             if group.adds:
                 self._input = full
             else:
-                self._job._reduces_alone(group, full)
+                self._job.reduces_alone(group, full)
         group.next_output = numel // group.ranks
         return full
 
@@ -428,7 +427,7 @@ class Add(Buffers, ReduceScatter):
         """A single rank's FSDP2 has written the gradients, and is about to copy them without calling this."""
         full, self._input = self._input, None
         if full is not None:
-            self._job._add(self._group, full)
+            self._job.add(self._group, full)
             full.zero_()
 
     def __call__(
@@ -444,7 +443,7 @@ class Add(Buffers, ReduceScatter):
         if self._group.layout.process_group is None:  # until torch 2.10 a single rank reduces, too
             output_tensor.copy_(input_tensor)
             return None
-        self._job._add(self._group, input_tensor)
+        self._job.add(self._group, input_tensor)
         self._group.streams.added()
         output_tensor.zero_()
         return None

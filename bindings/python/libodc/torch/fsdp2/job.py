@@ -31,7 +31,7 @@ from .collective_count import CollectiveCount
 from .crosscheck import Crosscheck
 from .exchange import Exchange, Exchanged
 from .gradients import JobGradients
-from .group import Group, begin_minibatch, check_complete, each_took_part
+from .group import Group, JobHooks, begin_minibatch, check_complete, each_took_part
 from .homes import move_out
 from .local_shards import LocalShards
 from .overlap import Overlap, told_of_last
@@ -75,8 +75,16 @@ class Job:
         self._exchange = Exchange(context, sum(len(group.trainable) for group in groups))
         self._streams = streams
         self._crosscheck = crosscheck
-        self._backwards = Backwards(self._gradients.drop_zeros)
-        self._overlap = overlap
+        self._hooks = JobHooks(
+            Backwards(self._gradients.drop_zeros),
+            overlap,
+            self._before_gather,
+            self._before_exchange,
+            self._before_reduce,
+            self._reduces_alone,
+            self._add,
+            self._abort,
+        )
         self._clipping = Steps()
         self._synced = 0  # calls of sync_gradients
         self._waited = 0  # nanoseconds, up to the last sync
@@ -89,15 +97,15 @@ class Job:
         self._whole = False  # within unsharded()
         self._collectives = CollectiveCount()  # since this minibatch's first forward
         self._advice = Advice(context.rank)
-        self._hooks: list[Any] = []
+        self._installed: list[Any] = []
         for index, optimizer in enumerate(optimizers):
-            self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
-            self._hooks.append(optimizer.register_step_post_hook(self._noted_step(index)))
+            self._installed.append(optimizer.register_step_pre_hook(self._before_step))
+            self._installed.append(optimizer.register_step_post_hook(self._noted_step(index)))
         # Runs before FSDP2's own hooks, which gather; a single rank gathers nothing.
         before_forward = torch.compiler.disable(lambda *_: self._before_forward())
         modules: list[Any] = [model, *(group.fsdp.module for group in groups)]
         for module in dict.fromkeys(modules):
-            self._hooks.append(module.register_forward_pre_hook(before_forward, prepend=True))
+            self._installed.append(module.register_forward_pre_hook(before_forward, prepend=True))
 
     # ---- called by users ----
 
@@ -110,7 +118,7 @@ class Job:
         """Yields this rank's microbatches, each for one forward and backward. In the last one of a list a group's
         additions end with its own backward: between hosts its host's sums are then sent behind the rest. Of what ranks
         claim nobody knows the last one before its end."""
-        return told_of_last(minibatch, self._overlap)
+        return told_of_last(minibatch, self._hooks.overlap)
 
     def sync_gradients(
         self,
@@ -309,8 +317,8 @@ class Job:
         if self._phase is Phase.CLOSED:
             return
         self._phase = Phase.CLOSED
-        abort_hook.remove(self)
-        for hook in self._hooks:
+        abort_hook.remove(self._hooks)
+        for hook in self._installed:
             hook.remove()
         with ExitStack() as stack:  # all of it, whatever fails
             stack.callback(self._keep_in_use)
@@ -327,7 +335,7 @@ class Job:
             _in_use.append(self._groups)
 
     def _abort(self, error: BaseException) -> None:
-        """Ends every rank's waits with this rank's error, unless it is a job error, which all ranks get anyway."""
+        """A job error reaches all ranks anyway."""
         if self._phase is not Phase.CLOSED and not isinstance(error, (JobError, GeneratorExit)):
             self._context.abort(f"it raised {told(error)}")
 
@@ -346,7 +354,7 @@ class Job:
     # ---- called by the hooks ----
 
     def _before_forward(self) -> None:
-        self._backwards.note_forward()
+        self._hooks.backwards.note_forward()
         self._before_gather()
         self._collectives.notice_threads()
 
@@ -360,7 +368,6 @@ class Job:
             self._collectives.begin()
 
     def _before_exchange(self) -> None:
-        """Called by a Pool, which publishes samples in this job's minibatch."""
         self._check_open("a Pool")
         self._check_not_editing("a Pool")
         if self._phase is Phase.PUBLISHED:
@@ -380,20 +387,19 @@ class Job:
             raise PhaseError("a backward through a model that was attached without an optimizer: it is only read")
         if self._phase is Phase.SYNCED:
             raise PhaseError("a backward between sync_gradients() and optimizer.step(): its gradients belong nowhere")
-        self._backwards.note_gradient()
+        self._hooks.backwards.note_gradient()
         if self._crosscheck is not None:
             self._crosscheck.read()
         self._gradients.before_reduce(group)
 
     def _reduces_alone(self, group: Group, full: torch.Tensor) -> None:
-        """A single rank's FSDP2 is about to write the gradients into `full`, and to add them to .grad."""
         if self._crosscheck is not None:
             self._crosscheck.add_later(group, full)
 
     def _add(self, group: Group, full: torch.Tensor) -> None:
         if self._crosscheck is not None:
             self._crosscheck.add(group, full)
-        group.add(full, self._overlap)
+        group.add(full, self._hooks.overlap)
 
     # ---- phases ----
 
@@ -401,7 +407,7 @@ class Job:
         """Publishes for the first time."""
         self._reset_groups()
         self._publish()
-        abort_hook.add(self)
+        abort_hook.add(self._hooks)
 
     def _show(self, doing: str) -> None:
         self._span.close()
@@ -460,17 +466,17 @@ class Job:
             self._gradients.drop()
             if self._crosscheck is not None:
                 self._crosscheck.forget()
-        if self._overlap is not None:
-            self._overlap.synced()
+        if self._hooks.overlap is not None:
+            self._hooks.overlap.synced()
         begin_minibatch(self._groups)
-        self._backwards.forget()
+        self._hooks.backwards.forget()
         with torch.no_grad():
             self._streams.check()
 
     def _give_up(self) -> None:
         """Drops the gradients of this minibatch that FSDP2 holds, and what a backward that has raised left in it."""
         reset_after_exception([group.fsdp for group in self._groups])
-        self._backwards.forget()
+        self._hooks.backwards.forget()
         for group in self._groups:
             group.drop_pending()
 
@@ -535,7 +541,7 @@ class Job:
             raise ArgumentError(f"weight is {weight}, must be finite and at least 0")
 
     def _check_finished(self) -> None:
-        if self._backwards.unfinished():
+        if self._hooks.backwards.unfinished():
             reached = sum(1 for group in self._groups if group.took_part or group.pending)
             raise PhaseError(
                 f"a backward of minibatch {self._synced} has raised before its end, and {reached} of "

@@ -122,10 +122,10 @@ def check_torch(model: nn.Module) -> None:
         "ProcessGroup": dist.ProcessGroup,
     }
     module = next(
-        (one for one in model.modules() if isinstance(one, FSDPModule) and any(True for _ in _raw(one))), None
+        (one for one in model.modules() if isinstance(one, FSDPModule) and any(True for _ in _groups_of(one))), None
     )
     if module is not None:
-        raw = next(_raw(module))
+        raw = next(_groups_of(module))
         parameter = next(iter(getattr(raw, "fsdp_params", ())), None)
         owners |= {
             "FSDPState": module._get_fsdp_state(),
@@ -153,7 +153,7 @@ def _check(owners: dict[str, Any], reads: list[_Read]) -> None:
         )
 
 
-def _raw(module: FSDPModule) -> Iterator[Any]:
+def _groups_of(module: FSDPModule) -> Iterator[Any]:
     """FSDP2's own groups of a module."""
     state = module._get_fsdp_state() if hasattr(module, "_get_fsdp_state") else None
     # Until torch 2.11 a module had one group.
@@ -210,21 +210,21 @@ class FsdpGroup:
     def __init__(self, module: FSDPModule, name: str, raw: Any) -> None:
         self.module = module
         self.name = name
-        self.raw = raw  # read in this file only
+        self._raw = raw  # also read by functions of this file
 
     @property
     def attributes(self) -> list[ModuleAttribute]:
-        infos = [one._module_info for one in self.raw.fsdp_params]
+        infos = [one._module_info for one in self._raw.fsdp_params]
         return [ModuleAttribute(info.module, info.param_name) for info in infos]
 
     @property
     def reduce_dtype(self) -> torch.dtype | None:
         """The dtype to which gradients are cast before the reduction; None: not cast. Known after the first unshard."""
-        _check({"FSDPParamGroup": self.raw}, [read for read in PRIVATE if read.name in _LATE])
-        if self.raw._reduce_dtype is not None:
-            return self.raw._reduce_dtype  # type: ignore[no-any-return]
+        _check({"FSDPParamGroup": self._raw}, [read for read in PRIVATE if read.name in _LATE])
+        if self._raw._reduce_dtype is not None:
+            return self._raw._reduce_dtype  # type: ignore[no-any-return]
         # In torch 2.15 each gradient has its own dtype, and the widest is used.
-        trainable = [one for one in self.raw.fsdp_params if one.sharded_param.requires_grad]
+        trainable = [one for one in self._raw.fsdp_params if one.sharded_param.requires_grad]
         given = {getattr(one, "unsharded_grad_dtype", None) for one in trainable}
         types = [one for one in given if one is not None]
         return functools.reduce(torch.promote_types, types) if types else None
@@ -232,7 +232,7 @@ class FsdpGroup:
     @property
     def device(self) -> torch.device:
         """The device on which it is gathered; with CPU offload its shards are elsewhere."""
-        device: torch.device = self.raw.device
+        device: torch.device = self._raw.device
         return device
 
     @property
@@ -242,29 +242,29 @@ class FsdpGroup:
     @property
     def reshards_to_fewer_ranks(self) -> bool:
         """fully_shard(reshard_after_forward=<int>)."""
-        return bool(self.raw._use_post_forward_mesh)
+        return bool(self._raw._use_post_forward_mesh)
 
     @property
     def replicated(self) -> bool:
         """HSDP or replicate()."""
-        return hasattr(self.raw.mesh_info, "replicate_process_group")
+        return hasattr(self._raw.mesh_info, "replicate_process_group")
 
     @property
     def all_reduce_hook(self) -> Any:
-        return self.raw._all_reduce_hook
+        return self._raw._all_reduce_hook
 
     @property
     def foreign_comm(self) -> Any:
         """A communication hook that is not FSDP2's own default."""
         module = _collectives_module()
-        for comm in (self.raw._all_gather_comm, self.raw._reduce_scatter_comm):
+        for comm in (self._raw._all_gather_comm, self._raw._reduce_scatter_comm):
             if type(comm) not in (module.DefaultAllGather, module.DefaultReduceScatter):
                 return comm
         return None
 
     @property
     def settings(self) -> Settings:
-        raw = self.raw
+        raw = self._raw
         return Settings(
             raw._all_gather_comm,
             raw._reduce_scatter_comm,
@@ -274,13 +274,13 @@ class FsdpGroup:
 
     @property
     def ranks(self) -> int:
-        return int(self.raw.mesh_info.shard_mesh_size)
+        return int(self._raw.mesh_info.shard_mesh_size)
 
     @contextmanager
     def kept_unsharded(self) -> Iterator[None]:
         """Forwards in the block leave it unsharded; at its end it is sharded."""
         state = self.module._get_fsdp_state()
-        after, chosen = self.raw.post_forward_mesh_info is not None, state._auto_reshard_after_forward
+        after, chosen = self._raw.post_forward_mesh_info is not None, state._auto_reshard_after_forward
         self.module.set_reshard_after_forward(False, recurse=False)
         try:
             yield
@@ -292,7 +292,7 @@ class FsdpGroup:
 
     @functools.cached_property
     def _by_attribute(self) -> dict[ModuleAttribute, Any]:
-        return dict(zip(self.attributes, self.raw.fsdp_params, strict=True))
+        return dict(zip(self.attributes, self._raw.fsdp_params, strict=True))
 
     def memory(self, attribute: ModuleAttribute) -> torch.Tensor:
         """From where FSDP2 gathers a sharded parameter, before it converts it: flat, padded."""
@@ -301,7 +301,7 @@ class FsdpGroup:
 
     def memories(self) -> list[torch.Tensor]:
         """As memory() of each attribute."""
-        return [one._sharded_param_data for one in self.raw.fsdp_params]
+        return [one._sharded_param_data for one in self._raw.fsdp_params]
 
     def sharded(self, attribute: ModuleAttribute) -> nn.Parameter:
         """The sharded parameter, also while the attribute has the unsharded one."""
@@ -313,7 +313,7 @@ class FsdpGroup:
 
     def drop_accumulated(self) -> None:
         """Drops gradients kept by set_requires_gradient_sync(False), which FSDP2's reset_iter_state() does not."""
-        for one in self.raw.fsdp_params:
+        for one in self._raw.fsdp_params:
             one.unsharded_accumulated_grad = None
 
     def apply(self, settings: Settings) -> None:
@@ -329,7 +329,7 @@ class FsdpGroup:
 def reset(groups: Iterable[FsdpGroup]) -> None:
     """Reshards, and drops unused parameters that were gathered ahead: they would be taken for current ones."""
     for one in groups:
-        raw = one.raw
+        raw = one._raw
         if raw._all_gather_result is not None:
             one.module.unshard()
         elif raw.is_sharded:
@@ -340,7 +340,7 @@ def reset(groups: Iterable[FsdpGroup]) -> None:
 def with_other_settings(groups: Iterable[FsdpGroup], settings: Iterable[Settings]) -> Iterator[FsdpGroup]:
     """Those that have others than these."""
     for group, mine in zip(groups, settings, strict=True):
-        raw = group.raw
+        raw = group._raw
         if (
             raw._all_gather_comm is not mine.all_gather
             or raw._reduce_scatter_comm is not mine.reduce_scatter
@@ -385,7 +385,7 @@ def fsdp_groups(model: nn.Module) -> Iterator[tuple[str, list[FsdpGroup]]]:
     for name, module in model.named_modules():
         if not isinstance(module, FSDPModule):
             continue
-        raw_groups = list(_raw(module))
+        raw_groups = list(_groups_of(module))
         if not raw_groups or id(raw_groups[0]) in seen:
             continue
         seen.add(id(raw_groups[0]))
