@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "hosts.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 
 enum { MOST_RANKS = 64, MAX_JOBS = 128, MAX_BYTES = 2048, TIMEOUT_S = 30 };
@@ -40,9 +41,27 @@ void needs_one_host(const char *why) {
     }
 }
 
+/* Forked ranks inherit a libfabric that has looked for its providers. It reads all symbols of the kernel for that (in Debian 12), which
+ * would take most of the time of a short job. */
+static void initialize_libfabric(void) {
+    enum { VERSION_1_17 = 1 << 16 | 17 };
+    static void *providers; /* kept, as libfabric is */
+    int (*getinfo)(uint32_t, const char *, const char *, uint64_t, const void *, void **) = NULL;
+    void *library = dlopen("libfabric.so.1", RTLD_NOW);
+    if (library != NULL) {
+        *(void **)&getinfo = dlsym(library, "fi_getinfo");
+    }
+    if (getinfo != NULL) {
+        getinfo(VERSION_1_17, NULL, NULL, (uint64_t)1 << 60 /* FI_PROV_ATTR_ONLY */, NULL, &providers);
+    }
+}
+
 void prepare_hosts(void) {
     if (jobs == NULL) {
         jobs = share(MAX_JOBS * sizeof *jobs);
+        if (several_hosts()) {
+            initialize_libfabric();
+        }
     }
     for (int i = 0; i < MAX_JOBS && jobs[i].key != 0; ++i) {
         memset(&jobs[i], 0, sizeof jobs[i]);
