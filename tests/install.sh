@@ -1,28 +1,31 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs the missing packages for the build (`install.sh build`), also for the demo (`install.sh demo`), or for building and
-# testing (`install.sh test`). Debian and Ubuntu; elsewhere it prints the packages' names and fails if a tool is missing.
+# Installs the missing packages for the build (`install.sh build`), also for the demo (`install.sh demo`), for building and the
+# tests before a commit (`install.sh test`), or for all tests (`install.sh full`). Debian and Ubuntu; elsewhere it prints the
+# packages' names and fails if a tool is missing.
 set -eu
 
 build="g++ cmake ninja-build pkg-config libhwloc-dev libexpat1-dev libsodium-dev libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev libfabric-dev"
 # The compilers and checkers after the first line are used where they are available.
 test="libcmocka-dev python3 python3-venv procps binutils iproute2"
-optional="abigail-tools patchelf ccache debhelper dh-python lintian debootstrap autopkgtest rpm rpmlint pkgconf libpmix-dev \
-clang libclang-rt-14-dev clang-format-14 clang-tidy-14 openmpi-bin libopenmpi-dev mandoc zsh qemu-user g++-aarch64-linux-gnu \
-cargo rustc libbenchmark-dev libbenchmark-tools"
+optional="abigail-tools patchelf ccache debhelper dh-python pkgconf libpmix-dev clang clang-format-14 openmpi-bin libopenmpi-dev mandoc zsh"
+# 600 MB that only run.sh's release and full use.
+full="lintian debootstrap autopkgtest rpm rpmlint libclang-rt-14-dev clang-tidy-14 qemu-user g++-aarch64-linux-gnu cargo rustc \
+libbenchmark-dev libbenchmark-tools"
 
 # What build names, by Fedora's names.
 fedora="gcc-c++ cmake ninja-build pkgconf-pkg-config hwloc-devel expat-devel libsodium-devel highway-devel libfabric-devel \
 fmt-devel json-devel cli11-devel"
 
 # Any installed cargo will do; in addition Debian 12's shows that the oldest supported Rust works.
-command -v cargo >/dev/null || optional="$optional rustfmt rust-clippy"
+command -v cargo >/dev/null || full="$full rustfmt rust-clippy"
 
-usage="usage: $0 build|demo|test"
+usage="usage: $0 build|demo|test|full"
 case ${1:-} in
 build) wanted=$build optional= ;;
 demo) wanted="$build python3 python3-venv" optional= ;;
 test) wanted="$build $test" ;;
+full) wanted="$build $test" optional="$optional $full" ;;
 -h | --help)
     echo "$usage"
     exit

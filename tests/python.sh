@@ -40,8 +40,12 @@ status=0
 "$bin/pytest" -q -rfEs || status=$?
 if "$bin/python" -c 'import torch' 2>/dev/null; then
     echo "FSDP2 with every rank on a host of its own, parameters in slices and gradients as views"
-    ODC_TEST_ATTACH=parameters=slice,gradients=view ODC_TEST_HOSTS=99 FI_OFI_RXM_MSG_RX_SIZE=64 "$bin/pytest" -q tests/test_fsdp2_{equal,gradients,deaths}.py || status=$?
+    # Without what launchers start, which would be on one host again.
+    ODC_TEST_ATTACH=parameters=slice,gradients=view ODC_TEST_HOSTS=99 FI_OFI_RXM_MSG_RX_SIZE=64 \
+        "$bin/pytest" -q tests/test_fsdp2_{equal,gradients,deaths}.py -k "not all_end_when_one_fails" || status=$?
     echo "FSDP2 with parameters in slices and gradients as views"
-    ODC_TEST_ATTACH=parameters=slice,gradients=view "$bin/pytest" -q tests/test_fsdp2_{configurations,types,checkpoint,tied,whole}.py || status=$?
+    # Without those that have trained in both ways.
+    ODC_TEST_ATTACH=parameters=slice,gradients=view \
+        "$bin/pytest" -q tests/test_fsdp2_{configurations,types,checkpoint,tied,whole}.py -k "not test_configuration and not test_compiled" || status=$?
 fi
 exit $status

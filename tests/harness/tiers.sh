@@ -32,7 +32,7 @@ build_tsan() {
 
 # What some tests need: a disassembler of GPU code, NVML's header, and scipy.
 install_all() {
-    bash tests/install.sh test || return
+    bash tests/install.sh full || return
     ! command -v nvcc >/dev/null || bash tests/venv.sh disassembler || [ $? -eq 77 ] || return
     bash tests/venv.sh nvml || [ $? -eq 77 ] || return
     bash tests/venv.sh scipy || [ $? -eq 77 ]

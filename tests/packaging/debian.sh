@@ -33,7 +33,7 @@ unshare --mount --pid --fork --kill-child --propagation private bash -euc '
     git clone --quiet "$repository" "$root/src"
     exec chroot "$root" /bin/bash -euc "
         cd /src
-        tests/install.sh test
+        tests/install.sh full
         cmake --preset release -DODC_TESTS=ON
         cmake --build --preset release
         build/release/tools/odc info

@@ -4,10 +4,15 @@ left out of garbage collections: else each forked rank would walk through it, an
 
 import gc
 import signal
+import sys
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
+    if "torch_ranks" in sys.modules:
+        import warm
+
+        warm.train()
     gc.collect()
     gc.freeze()

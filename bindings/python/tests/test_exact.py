@@ -5,6 +5,7 @@ import math
 import re
 import struct
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -29,10 +30,11 @@ def fraction(bits: int, exponent_bits: int, fraction_bits: int) -> Fraction | No
     return sign * magnitude * Fraction(2) ** (max(exponent, 1) - bias - fraction_bits)
 
 
-def addend(value: Fraction, exponent: int) -> int:
+@cache  # each bf16 and f16 is added three times
+def addend(bits: int, widths: tuple[int, int], exponent: int) -> int | None:
     """In units: rounded to even, as round does, and clamped."""
-    most = 2**UNITS - 1
-    return min(max(round(value * Fraction(2) ** (UNITS - exponent)), -most), most)
+    value, most = fraction(bits, *widths), 2**UNITS - 1
+    return None if value is None else min(max(round(value * Fraction(2) ** (UNITS - exponent)), -most), most)
 
 
 def as_f32(units: int | None, exponent: int) -> bytes:
@@ -46,14 +48,6 @@ def as_f32(units: int | None, exponent: int) -> bytes:
     last = Fraction(2) ** max(above - 23, -149)
     nearest = round(value / last) * last
     return struct.pack("<f", float(nearest) if abs(nearest) < 2**128 else math.nan)
-
-
-def sums(columns: list[list[Fraction | None]], exponent: int) -> list[bytes]:
-    def total(column: list[Fraction | None]) -> int | None:
-        numbers = [value for value in column if value is not None]
-        return sum(addend(value, exponent) for value in numbers) if len(numbers) == len(column) else None
-
-    return [as_f32(total(column), exponent) for column in columns]
 
 
 FORMATS = {Type.BF16: np.uint16, Type.F16: np.float16, Type.F32: np.float32}
@@ -71,6 +65,16 @@ def gradients(type: Type) -> list[np.ndarray]:
         return list(made)
     every = np.arange(65536, dtype=np.uint16)
     return [every, random.permutation(every), np.roll(every, 1000)]
+
+
+@cache  # the same for any number of ranks
+def sums(type: Type, exponent: int) -> np.ndarray:
+    def total(column: tuple[int, ...]) -> int | None:
+        addends = [addend(bits, WIDTHS[type], exponent) for bits in column]
+        return None if None in addends else sum(addends)
+
+    columns = zip(*(one.tolist() for one in gradients(type)), strict=True)
+    return np.frombuffer(b"".join(as_f32(total(column), exponent) for column in columns), np.float32)
 
 
 def adds(rank: int, size: int, job: str, type: Type, largest: float, to: Path) -> None:
@@ -95,8 +99,7 @@ def test_sums_are_those_of_rational_numbers(type: Type, exponent: int, size: int
     run_ranks(size, adds, type, 2.0**exponent, tmp_path)
     parts = sorted(tmp_path.iterdir(), key=lambda path: int(path.stem))
     got = np.concatenate([np.load(path) for path in parts])
-    columns = [[fraction(int(bits), *WIDTHS[type]) for bits in column] for column in zip(*gradients(type), strict=True)]
-    wanted = np.frombuffer(b"".join(sums(columns, exponent)), np.float32)
+    wanted = sums(type, exponent)
     assert np.isnan(got[np.isnan(wanted)]).all()
     assert (got.view(np.uint32) == wanted.view(np.uint32))[~np.isnan(wanted)].all()
 
