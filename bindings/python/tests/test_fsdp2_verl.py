@@ -192,7 +192,8 @@ def assert_near(one: Trained, other: Trained, apart: float) -> None:
     assert one.norms == pytest.approx(other.norms, rel=1e-4)
     for name, expected in other.parameters.items():
         error = (one.parameters[name] - expected).abs().max() / expected.abs().max().clamp(min=1e-3)
-        assert error <= 1e-4, name
+        # Adam magnifies the rounding of small gradients: 1e-4, more or less by processor.
+        assert error <= 5e-4, name
 
 
 def load(engine: Any) -> None:
