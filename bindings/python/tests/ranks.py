@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the ranks of a test as processes under a watchdog."""
 
-import contextlib
-import ctypes
-import functools
 import multiprocessing
 import os
 import time
@@ -27,22 +24,11 @@ def _be_rank(fn: Callable[..., None], rank: int, size: int, job: str, args: tupl
         os._exit(1)
 
 
-@functools.cache
-def _initialize_libfabric() -> None:
-    """Forked ranks inherit a libfabric that has looked for its providers, as in tests/harness/hosts.c."""
-    with contextlib.suppress(OSError):
-        found = ctypes.c_void_p()
-        getinfo = ctypes.CDLL("libfabric.so.1").fi_getinfo
-        getinfo(1 << 16 | 17, None, None, ctypes.c_uint64(1 << 60), None, ctypes.byref(found))
-
-
 def run_ranks(
     size: int, fn: Callable[..., None], *args: Any, mortal: tuple[int, ...] = (), seconds: float = 90
 ) -> None:
     """Runs fn(rank, size, job, *args) in each process; `mortal` ranks may end in any way."""
     job = f"python-{os.getpid()}-{next(_jobs)}"
-    if "ODC_TEST_HOSTS" in os.environ:
-        _initialize_libfabric()
     ranks = [_FORK.Process(target=_be_rank, args=(fn, rank, size, job, args)) for rank in range(size)]
     for process in ranks:
         process.start()
