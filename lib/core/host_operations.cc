@@ -243,9 +243,7 @@ void HostOperations::check_buffer(const Operation &operation) const {
 
 void HostOperations::start(Operation &operation) {
     check_buffer(operation);
-    if (has_remote_owner(job_, *operation.shard)) {  // what is in flight must be kept, whatever memory is left
-        operation.in_flight.reserve(operation.shard->owners());
-    }
+    operation.in_flight.reserve(operation.shard->owners());  // what has begun is kept, whatever memory is left
     if (auto *gather = std::get_if<Operation::Gather>(&operation.kind)) {
         start_gather(operation, *gather);
         return;

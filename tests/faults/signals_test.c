@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Signals belong to the program: a job on several hosts, which loads libraries, changes no disposition, and a signal that is to
  * end a joining rank does what the program wants. */
+#include "hosts.h"
 #include "model.h"
 
 #include <signal.h>
@@ -139,6 +140,7 @@ static void a_signal_ends_joining_ranks(void **state) {
 }
 
 int main(void) {
+    let_ranks_load_libfabric();
     setenv("ODC_TEST_HOSTS", "99", 0);
     setenv("ODC_INTERFACE", "lo", 0);
     const struct CMUnitTest tests[] = {

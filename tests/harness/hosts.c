@@ -2,6 +2,7 @@
 #include "hosts.h"
 
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdio.h>
 
 enum { MOST_RANKS = 64, MAX_JOBS = 128, MAX_BYTES = 2048, TIMEOUT_S = 30 };
@@ -25,6 +26,7 @@ typedef struct host_job {
 } host_job;
 
 static host_job *jobs;
+static int ranks_load_libfabric;
 static char host_names[MOST_RANKS][16];
 
 static int host_count(void) {
@@ -42,24 +44,33 @@ void needs_one_host(const char *why) {
 }
 
 /* Forked ranks inherit a libfabric that has looked for its providers. It reads all symbols of the kernel for that (in Debian 12), which
- * would take most of the time of a short job. */
+ * would take most of the time of a short job. What it depends on installs signal handlers when it is loaded. */
 static void initialize_libfabric(void) {
     enum { VERSION_1_17 = 1 << 16 | 17 };
     static void *providers; /* kept, as libfabric is */
+    struct sigaction handlers[NSIG];
     int (*getinfo)(uint32_t, const char *, const char *, uint64_t, const void *, void **) = NULL;
+    for (int number = 1; number < NSIG; ++number) {
+        sigaction(number, NULL, &handlers[number]);
+    }
     void *library = dlopen("libfabric.so.1", RTLD_NOW);
     if (library != NULL) {
         *(void **)&getinfo = dlsym(library, "fi_getinfo");
     }
     if (getinfo != NULL) {
-        getinfo(VERSION_1_17, NULL, NULL, (uint64_t)1 << 60 /* FI_PROV_ATTR_ONLY */, NULL, &providers);
+        getinfo(VERSION_1_17, NULL, NULL, (uint64_t)1 << 54 /* FI_PROV_ATTR_ONLY */, NULL, &providers);
+    }
+    for (int number = 1; number < NSIG; ++number) {
+        sigaction(number, &handlers[number], NULL);
     }
 }
+
+void let_ranks_load_libfabric(void) { ranks_load_libfabric = 1; }
 
 void prepare_hosts(void) {
     if (jobs == NULL) {
         jobs = share(MAX_JOBS * sizeof *jobs);
-        if (several_hosts()) {
+        if (several_hosts() && !ranks_load_libfabric) {
             initialize_libfabric();
         }
     }

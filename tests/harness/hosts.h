@@ -8,6 +8,8 @@
 
 /* Called before the ranks of a run are forked. */
 void prepare_hosts(void);
+/* Before the first run: ranks do not inherit a libfabric that this process has loaded. */
+void let_ranks_load_libfabric(void);
 /* Sets a rank's host and the all-gather by which it meets the others. */
 void place_on_host(odc_config *config);
 

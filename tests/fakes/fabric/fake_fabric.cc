@@ -135,6 +135,9 @@ fi_info *fi_dupinfo(const fi_info *info) { return real().dupinfo(info); }
 
 int fi_getinfo(uint32_t version, const char *node, const char *service, uint64_t flags, const fi_info *hints,
                fi_info **found) {
+    if (hints == nullptr) {
+        return real().getinfo(version, node, service, flags, hints, found);
+    }
     if (is_elsewhere(*hints) || ((hints->caps & FI_HMEM) != 0 && !reaches_gpus())) {
         return -FI_ENODATA;
     }
