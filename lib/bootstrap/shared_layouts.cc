@@ -9,14 +9,41 @@
 #include "memory/partial_sum.h"
 #include "memory/shard_record.h"
 #include "memory/shared_arena.h"
+#include "routing/provider_table.h"
+#include "routing/transport_table.h"
 #include "transport/cuda/ipc_channel.h"
 #include "transport/fabric/control_message.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <initializer_list>
+#include <string_view>
 #include <type_traits>
 #include <variant>
 
 namespace odc {
+
+namespace {
+
+// Whether these are the enumerators from 0 on.
+template <class Enum>
+consteval bool in_order(std::initializer_list<Enum> all) {
+    int value = 0;
+    return std::all_of(all.begin(), all.end(), [&](Enum one) { return static_cast<int>(one) == value++; });
+}
+
+// Whether these are the rows of a table, whose bits ranks exchange, from the first on.
+template <class Table>
+consteval bool begins_with(const Table &table, std::initializer_list<std::string_view> names) {
+    return std::equal(names.begin(), names.end(), table.begin(),
+                      [](std::string_view name, const auto &row) { return name == row.name; });
+}
+
+}  // namespace
+
+static_assert(begins_with(kProviders, {"cxi", "efa", "opx", "verbs;ofi_rxm", "psm3", "tcp", "tcp;ofi_rxm", "net"}));
+static_assert(transport_bit(transport_row("cuda")) < transport_bit(transport_row("shm")) &&
+              transport_bit(transport_row("shm")) < transport_bit(transport_row("fabric")));
 
 static_assert(sizeof(ControlBlock) == 15552);
 static_assert(sizeof(TreeNode) == 1152);
@@ -37,7 +64,9 @@ static_assert(sizeof(ClaimCounter) == 16);
 static_assert(offsetof(ClaimCounter, taken) == 8);
 static_assert(static_cast<int>(RankState::Left) == 1 && static_cast<int>(RankState::Failed) == 2);
 static_assert(static_cast<int>(RankState::Lost) == 3 && static_cast<int>(RankState::Gone) == 4);
-static_assert(static_cast<int>(Call::Gather) == 4 && static_cast<int>(Call::GetSpeeds) == 13);
+static_assert(in_order({Call::None, Call::RegisterShard, Call::ReleaseShard, Call::Publish, Call::Gather,
+                        Call::ScatterAdd, Call::Wait, Call::Sync, Call::AllReduce, Call::Shutdown, Call::Abort,
+                        Call::Claim, Call::ReportCost, Call::GetSpeeds, Call::Finish}));
 static_assert(static_cast<int>(SelftestResult::SumsLost) == 1 && static_cast<int>(SelftestResult::Good) == 2);
 static_assert(static_cast<int>(SelftestStep::Opened) == 1 && static_cast<int>(SelftestStep::Judged) == 4);
 static_assert(offsetof(ControlBlock, rank) == 8);
@@ -91,6 +120,8 @@ static_assert(offsetof(ShardRecord, memory) == 32);
 static_assert(offsetof(ShardRecord, summation) == 36);
 static_assert(offsetof(ShardRecord, slice_numel) == 40);
 static_assert(offsetof(ShardRecord, segment) == 48);
+static_assert(sizeof(Segment) == 16);
+static_assert(offsetof(Segment, bytes) == 8);
 static_assert(offsetof(ShardRecord, parameters) == 64);
 static_assert(offsetof(ShardRecord, stripes) == 72);
 static_assert(offsetof(ShardRecord, accumulator) == 80);
@@ -145,6 +176,10 @@ static_assert(sizeof(NicInfo) == 1592);
 static_assert(sizeof(UnreachableInfo) == 1016);
 static_assert(sizeof(EndpointInfo) == 2048);
 static_assert(sizeof(ReadyInfo) == 16);
+static_assert(in_order({NicKind::Ethernet, NicKind::Wifi, NicKind::Tunnel, NicKind::IPoIB, NicKind::InfiniBand,
+                        NicKind::RoCE, NicKind::Efa, NicKind::Slingshot, NicKind::OmniPath, NicKind::Bridge,
+                        NicKind::Dummy, NicKind::Loopback}));
+static_assert(in_order({NicState::Up, NicState::Down, NicState::NoCarrier, NicState::Elsewhere, NicState::Unknown}));
 static_assert(sizeof(NicAddress) == 64);
 static_assert(offsetof(NicAddress, address) == 36);
 static_assert(offsetof(NicAddress, speed) == 52);
