@@ -43,7 +43,7 @@ std::vector<PeerInfo> RendezvousServer::all_gather(const PeerInfo &mine) {
             all_infos_.append(bytes_of(info));
         }
         tell_clients(ReplyKind::kInfos, &all_infos_);
-        tell_clients(ReplyKind::kMet, nullptr);  // until now nobody goes on, so that all hear what goes wrong
+        tell_clients(ReplyKind::kMet, nullptr);  // all wait for this, so that an error until here reaches them
     } catch (const Error &error) {
         // An error of the rendezvous concerns every rank and goes to all as it is; any other is rank 0's own, and names it.
         const bool stopped = error.status() == ODC_ERROR_INTERRUPTED;
@@ -282,7 +282,7 @@ void RendezvousServer::hear_proof(Client &client) {
     hear_entry(client);
 }
 
-// From here on the client is believed, and hears what is wrong.
+// The client has proved that it belongs to the job: from here on it is told what is wrong.
 void RendezvousServer::admit(Client &client) {
     const Hello &hello = client.hello;
     check_hello(hello, self_);

@@ -51,12 +51,12 @@ class Exchange:
         room = VALUES - 1
         names = self._totals.riding(numbers, room - self._summaries.length)
         values = [weight, *names, *self._summaries.riding(mine, room - len(names))]
-        total_weight, *travelled = step(lambda: self._context.sync(values))
+        total_weight, *synced = step(lambda: self._context.sync(values))
 
         def reduce(values: list[float], op: Reduction) -> list[float]:
             return step(lambda: self._context.all_reduce(values, op))
 
-        summary = self._summaries.complete(mine, travelled[len(names) :], reduce)
+        summary = self._summaries.complete(mine, synced[len(names) :], reduce)
         if summary.other_callers:
             self._end(summary, arrived)
             raise MismatchError(
@@ -66,7 +66,7 @@ class Exchange:
         try:
             combined = self._totals.complete(
                 numbers,
-                travelled[: len(names)],
+                synced[: len(names)],
                 reduce,
                 self._context.rank,
                 new_names=summary.new_names > 0,

@@ -143,21 +143,21 @@ class Summaries:
 
     # ---- after it ----
 
-    def complete(self, mine: RankSummary, travelled: list[float], reduce: Reduce) -> JobSummary:
+    def complete(self, mine: RankSummary, synced: list[float], reduce: Reduce) -> JobSummary:
         """An interrupted call can be repeated: what has changed till then does not change the reductions."""
-        sums = self._read(travelled)
+        sums = self._read(synced)
         vetoes, new_names, maxima, *_ = sums.flags
         others = self._other_callers(mine, sums, reduce)
         took_part = self._took_part(mine, sums, reduce)
         microbatches, claimed = self._microbatches(mine, sums, reduce), self._claimed(mine, sums, reduce)
         return JobSummary(took_part, microbatches, claimed, others, vetoes, sums.collectives, new_names, maxima)
 
-    def _read(self, travelled: list[float]) -> _Sums:
-        counts = self._counts.unpack(travelled[: self._counted], _FLAGS + len(_METHODS))
-        numbers = [int(one) for one in travelled[self._counted : self.length]]
+    def _read(self, synced: list[float]) -> _Sums:
+        counts = self._counts.unpack(synced[: self._counted], _FLAGS + len(_METHODS))
+        numbers = [int(one) for one in synced[self._counted : self.length]]
         collectives, claimed, microbatches, microbatch_squares, calls, call_squares = numbers
         by_rank = None
-        if rest := travelled[self.length :]:
+        if rest := synced[self.length :]:
             half = len(rest) // 2
             by_rank = [self._by_rank.unpack(one, self._ranks) for one in (rest[:half], rest[half:])]
         return _Sums(

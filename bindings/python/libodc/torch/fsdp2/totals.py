@@ -55,12 +55,12 @@ class Totals:
         return [given.sums.get(name, 0.0) for name in self._sums[:room]]
 
     def complete(
-        self, given: Given, travelled: list[float], reduce: Reduce, rank: int, *, new_names: bool, any_maxima: bool
+        self, given: Given, synced: list[float], reduce: Reduce, rank: int, *, new_names: bool, any_maxima: bool
     ) -> Combined:
         """Called after the sync; the flags are equal on all ranks. State changes only at the end, so an interrupted
         call can be repeated."""
         sums, maxima = list(self._sums), list(self._maxima)
-        values = list(travelled)
+        values = list(synced)
         if new_names:
             _learn(given, sums, maxima, reduce, rank)
         if late := sums[len(values) :]:
