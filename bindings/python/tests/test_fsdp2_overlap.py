@@ -215,6 +215,35 @@ def adds_too_often(rank: int, size: int) -> None:
                     model(torch.ones(2, 8)).sum().backward()
 
 
+def accumulates_lists(rank: int, size: int, before: Any, refused: bool) -> None:
+    """The forwards before are only read. They and microbatches of unknown number end nothing."""
+    model = untraced(size)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with fsdp2.attach(model, optimizer, timeout=60) as job:
+        for _ in range(2):
+            for _ in job.microbatches(range(2)):
+                with torch.no_grad():
+                    model(torch.ones(2, 8))
+            for _ in job.microbatches(before if refused else iter(before)):
+                model(torch.ones(2, 8)).sum().backward()
+            if refused:
+                with pytest.raises(libodc.PhaseError, match=r"another job\.microbatches\(\) .* pass one list of all"):
+                    next(job.microbatches(range(2)))
+            else:
+                for _ in job.microbatches(range(2)):
+                    model(torch.ones(2, 8)).sum().backward()
+            job.sync_gradients()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@pytest.mark.usefixtures("two_hosts")
+@pytest.mark.parametrize("before", [range(1), range(2)])
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_list_behind_the_last_microbatch_is_refused(before: range, refused: bool) -> None:
+    run_torch_ranks(4, accumulates_lists, before, refused)
+
+
 @pytest.mark.usefixtures("two_hosts")
 def test_microbatches_of_several_backwards() -> None:
     run_torch_ranks(4, adds_unlike)

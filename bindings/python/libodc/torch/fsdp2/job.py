@@ -116,8 +116,8 @@ class Job:
 
     def microbatches(self, minibatch: Iterable[T]) -> Iterator[T]:
         """Yields this rank's microbatches, each for one forward and backward. In the last one of a list a group's
-        additions end with its own backward: between hosts its host's sums are then sent behind the rest. Of what ranks
-        claim nobody knows the last one before its end."""
+        additions end with its own backward: between hosts its host's sums are then sent behind the rest, so a
+        minibatch has one list. Of what ranks claim nobody knows the last one before its end."""
         return told_of_last(minibatch, self._hooks.overlap)
 
     def sync_gradients(

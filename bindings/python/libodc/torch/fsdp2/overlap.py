@@ -67,6 +67,11 @@ class Overlap:
             shard.finish()
 
     def begin_microbatch(self) -> None:
+        if self._last and self._counts:
+            raise PhaseError(
+                "another job.microbatches() in a minibatch: the last microbatch of the list before has ended this "
+                "rank's additions; pass one list of all microbatches, or iterate without job.microbatches()"
+            )
         self._end_microbatch()
         self._told = True
         self._last = False
