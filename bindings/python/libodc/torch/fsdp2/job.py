@@ -76,14 +76,14 @@ class Job:
         self._streams = streams
         self._crosscheck = crosscheck
         self._hooks = JobHooks(
-            Backwards(self._gradients.drop_zeros),
-            overlap,
-            self._before_gather,
-            self._before_exchange,
-            self._before_reduce,
-            self._reduces_alone,
-            self._add,
-            self._abort,
+            backwards=Backwards(self._gradients.drop_zeros),
+            overlap=overlap,
+            before_gather=self._before_gather,
+            before_exchange=self._before_exchange,
+            before_reduce=self._before_reduce,
+            reduces_alone=self._reduces_alone,
+            add=self._add,
+            abort=self._abort,
         )
         self._clipping = Steps()
         self._synced = 0  # calls of sync_gradients
