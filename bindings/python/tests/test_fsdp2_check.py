@@ -344,8 +344,8 @@ def logs(rank: int, size: int) -> None:
     model = Case(Large).sharded(mesh_of(size))
     model.set_gradient_divide_factor(1.0)
     for optimizer, expected in (
-        (adamw(model), "gathered as float32, gradients added as float32, divided by 2, 4.0 MiB of slices per rank"),
-        (None, "gathered as float32, gradients added as nothing (read only), divided by 2, 3.0 MiB of slices per rank"),
+        (adamw(model), "gathered as float32, gradients added as float32, divided by 2, 4.00 MiB of slices"),
+        (None, "gathered as float32, gradients added as nothing (read only), divided by 2, 3.00 MiB of slices"),
     ):
         lines = heard()
         attach(model, optimizer, timeout=LIMIT).close()
@@ -363,7 +363,7 @@ def prints(rank: int, size: int) -> None:
     """One line of rank 0, unless something says what is shown."""
     logger = logging.getLogger("libodc")
     logging.getLogger().handlers.clear()  # pytest's
-    words = "odc: attach: 2 groups over 2 ranks, 4.0 MiB of slices per rank (3.0 of copies of parameters, 1.0 of sums"
+    words = "odc: attach: 2 groups over 2 ranks, 4.00 MiB of slices per rank (3.00 of copies of parameters, 1.00 of"
     settings: list[tuple[Callable[[], None], bool]] = [
         (lambda: os.environ.pop("ODC_LOG", None), True),
         (lambda: os.environ.update(ODC_LOG="warn"), False),

@@ -473,7 +473,7 @@ def frozen(rank: int, size: int) -> None:
     after = whole_parameters(model)
     assert torch.equal(after["base.weight"], before["base.weight"])
     assert_near(after["adapter.weight"], before["adapter.weight"] - 0.1 * 2 * 2 * size, 1e-6, "adapter")
-    words = "1.0 MiB of slices per rank (0.8 of parameters that live there, 0.2 of sums that are .grad)"
+    words = "1.00 MiB of slices per rank (0.75 of parameters that live there, 0.25 of sums that are .grad)"
     assert sum(words in line for line in lines) == (rank == 0), lines
 
 

@@ -385,7 +385,10 @@ def _tell(groups: list[Group], rank: int, routes: list[Route], unowned: list[str
     _warn_of_staging(routes)
     _warn_of_copies(groups)
     slices = sum(group.parameter_bytes + group.sum_bytes for group in groups)
-    per_rank = f"{slices / 2**20:.1f} MiB of slices per rank ({_memory(groups) or 'a single rank needs none'})"
+    digits = 2 if slices < 10 * 2**20 else 1
+    per_rank = (
+        f"{slices / 2**20:.{digits}f} MiB of slices per rank ({_memory(groups, digits) or 'a single rank needs none'})"
+    )
     if nobody_decides():
         print(f"odc: attach: {len(groups)} groups over {len(routes)} ranks, {per_rank}", file=sys.stderr)
     types = sorted({str(group.layout.dtype).removeprefix("torch.") for group in groups})
@@ -404,7 +407,7 @@ def _tell(groups: list[Group], rank: int, routes: list[Route], unowned: list[str
     )
 
 
-def _memory(groups: list[Group]) -> str:
+def _memory(groups: list[Group], digits: int) -> str:
     """What a rank's memory is for. Parameters that live in slices and sums that are .grad are not beside FSDP2's."""
     living = sum(group.homes.nbytes for group in groups)
     as_gradients = sum(group.views.nbytes for group in groups)
@@ -414,7 +417,7 @@ def _memory(groups: list[Group]) -> str:
         "of sums that are .grad": as_gradients,
         "of sums beside .grad": sum(group.sum_bytes for group in groups) - as_gradients,
     }
-    return ", ".join(f"{size / 2**20:.1f} {kind}" for kind, size in kinds.items() if size > 0)
+    return ", ".join(f"{size / 2**20:.{digits}f} {kind}" for kind, size in kinds.items() if size > 0)
 
 
 def _warn_of_copies(groups: list[Group]) -> None:
