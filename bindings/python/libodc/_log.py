@@ -42,10 +42,10 @@ def wanted_level() -> int:
     return max(level for level in LogLevel if level is LogLevel.ERROR or logger.isEnabledFor(_LEVELS[level]))
 
 
-def nobody_decides() -> bool:
+def is_unconfigured() -> bool:
     """Neither ODC_LOG nor the program's logging says what is shown."""
     untouched = logger.getEffectiveLevel() == logging.WARNING and not logger.hasHandlers()
-    return untouched and not os.environ.get("ODC_LOG")
+    return untouched and logger.isEnabledFor(logging.WARNING) and not os.environ.get("ODC_LOG")
 
 
 def hand_over(level: int, line: bytes) -> None:

@@ -366,7 +366,9 @@ def prints(rank: int, size: int) -> None:
     words = "odc: attach: 2 groups over 2 ranks, 4.00 MiB of slices per rank (3.00 of copies of parameters, 1.00 of"
     settings: list[tuple[Callable[[], None], bool]] = [
         (lambda: os.environ.pop("ODC_LOG", None), True),
-        (lambda: os.environ.update(ODC_LOG="warn"), False),
+        (logging.disable, False),
+        (lambda: (logging.disable(logging.NOTSET), setattr(logger, "disabled", True)), False),
+        (lambda: (setattr(logger, "disabled", False), os.environ.update(ODC_LOG="warn")), False),
         (lambda: (os.environ.pop("ODC_LOG"), logger.handlers.clear(), logger.setLevel(logging.ERROR)), False),
         (lambda: (logger.setLevel(logging.NOTSET), logging.basicConfig()), False),
     ]

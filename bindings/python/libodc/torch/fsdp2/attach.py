@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..._abi import Memory
 from ..._arguments import c_float
-from ..._log import nobody_decides
+from ..._log import is_unconfigured
 from ...context import Context, init
 from ...errors import ArgumentError, JobError, MismatchError, NoMemoryError, UnsupportedError
 from ...route import Route
@@ -389,7 +389,7 @@ def _tell(groups: list[Group], rank: int, routes: list[Route], unowned: list[str
     per_rank = (
         f"{slices / 2**20:.{digits}f} MiB of slices per rank ({_memory(groups, digits) or 'a single rank needs none'})"
     )
-    if nobody_decides():
+    if is_unconfigured():
         print(f"odc: attach: {len(groups)} groups over {len(routes)} ranks, {per_rank}", file=sys.stderr)
     types = sorted({str(group.layout.dtype).removeprefix("torch.") for group in groups})
     gradients = sorted({str(g.layout.gradient_dtype).removeprefix("torch.") for g in groups if g.trainable})
