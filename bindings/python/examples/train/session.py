@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -15,7 +14,6 @@ from dataset import Dataset
 from decoder import Packed, pack
 from options import Options
 from torch.distributed.device_mesh import DeviceMesh
-from traffic import hosts_of
 from trainer import Recipe
 from workload import CostModel, Workload
 
@@ -28,11 +26,7 @@ class Session:
     dataset: Dataset
     context: libodc.Context
     mesh: DeviceMesh
-
-    @cached_property
-    def hosts(self) -> int:
-        """How many the ranks are on. Collective the first time."""
-        return hosts_of(self.context)
+    hosts: int  # that the ranks are on
 
     @property
     def cost(self) -> CostModel:

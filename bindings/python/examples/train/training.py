@@ -16,6 +16,7 @@ from job import make_report, on_all
 from neighbour import check_cores
 from options import Options
 from session import Session
+from traffic import hosts_of
 
 import libodc
 
@@ -42,6 +43,6 @@ def train(options: Options, context: libodc.Context) -> None:
     with process_group(context, device.type, backend) as mesh:
         if options.compare is not None:
             on_all(context, lambda: check_own_gpus(device))
-        session = Session(options, dataset, context, mesh)
+        session = Session(options, dataset, context, mesh, hosts_of(context))
         experiment = {"compute": compute, "emulated": emulated, "order": order, "exact": exact}[options.experiment]
         experiment.run(session)
