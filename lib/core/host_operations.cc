@@ -45,25 +45,44 @@ HostOperations::~HostOperations() = default;
 
 // ---- Shards ----
 
-// Divides the node cache's room among these shards, slots before partial sums. Returns the bytes that both take.
-uint64_t HostOperations::plan_held(const std::vector<Shard *> &shards) {
+// Divides the node cache's room among these shards, slots before partial sums.
+HostOperations::Holdings HostOperations::plan_held(const std::vector<Shard *> &shards) {
     uint64_t room = cache_->room();
-    uint64_t held = 0;
-    const auto take = [&](const Shard::Held &taken) {
+    Holdings held;
+    const auto take = [&](Shard::Held Holdings::*kind, const Shard::Held &taken) {
         room -= taken.bytes;
-        held += taken.bytes;
+        (held.*kind).add(taken);
         return taken;
     };
     for (Shard *shard : shards) {
         if (cache_->is_on()) {
             find_places(job_, *shard);
         }
-        shard->hold(take(cache_->plan(*shard, room)), {});
+        shard->hold(take(&Holdings::slots, cache_->plan(*shard, room)), {});
     }
     for (Shard *shard : shards) {
-        shard->hold(shard->slots(), take(sums_->plan(*shard, room)));
+        shard->hold(shard->slots(), take(&Holdings::sums, sums_->plan(*shard, room)));
     }
     return held;
+}
+
+void HostOperations::tell_of_room(const std::vector<Shard *> &shards, const Holdings &held) {
+    constexpr uint64_t kEnough = ~uint64_t{0};
+    Holdings all;
+    for (const Shard *shard : shards) {
+        all.slots.add(cache_->plan(*shard, kEnough));
+        all.sums.add(sums_->plan(*shard, kEnough));
+    }
+    if (held.bytes() == all.bytes()) {
+        return;
+    }
+    // With `auto` nobody asked for more. Later shards are likely to find no room either, so only the first such call warns.
+    const bool warns = cache_->has_given_size() && !std::exchange(warned_of_room_, true);
+    job_.log().line(
+        warns ? ODC_LOG_WARN : ODC_LOG_INFO,
+        "has room in the node cache for {} of {} slices of other hosts and {} of {} partial sums ({} of {} bytes); the ranks "
+        "of its host read and add to the others each for itself; set ODC_NODE_CACHE to more bytes",
+        held.slots.count, all.slots.count, held.sums.count, all.sums.count, held.bytes(), all.bytes());
 }
 
 // Slices come first: if there is no memory, or there are no addresses, for slots and partial sums, too, these shards get none of
@@ -77,12 +96,14 @@ std::vector<Allocation> HostOperations::allocate(const std::vector<Shard *> &sha
         }
         return all;
     };
-    const uint64_t held = plan_held(shards);
+    const Holdings held = plan_held(shards);
     std::string why;
     try {
-        return arena.allocate(sizes());
+        std::vector<Allocation> allocations = arena.allocate(sizes());
+        tell_of_room(shards, held);
+        return allocations;
     } catch (const Error &error) {
-        if (held == 0) {
+        if (held.bytes() == 0) {
             throw;
         }
         why = error.what();
@@ -97,7 +118,7 @@ std::vector<Allocation> HostOperations::allocate(const std::vector<Shard *> &sha
         level,
         "holds nothing of {} shards for the node cache, so the ranks of its host read and add slices each for itself: "
         "{} bytes cannot be had ({}); free memory, or let ODC_NODE_CACHE be less",
-        shards.size(), held, why);
+        shards.size(), held.bytes(), why);
     return allocations;
 }
 

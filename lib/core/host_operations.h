@@ -40,7 +40,14 @@ public:
 
 private:
     void check_buffer(const Operation &operation) const;
-    uint64_t plan_held(const std::vector<Shard *> &shards);
+    // What this rank holds for its host of shards that are registered together.
+    struct Holdings {
+        Shard::Held slots;
+        Shard::Held sums;
+        uint64_t bytes() const { return slots.bytes + sums.bytes; }
+    };
+    Holdings plan_held(const std::vector<Shard *> &shards);
+    void tell_of_room(const std::vector<Shard *> &shards, const Holdings &held);
     std::vector<Allocation> allocate(const std::vector<Shard *> &shards);
     void start_gather(Operation &operation, Operation::Gather &gather);
     void finish_gather(Operation &operation, Operation::Gather &gather, Job::Wait &wait);
@@ -62,6 +69,7 @@ private:
     CheckBuffer check_buffer_;
     std::vector<Shard *> shards_;
     bool warned_of_slots_ = false;  // that there is no memory for them
+    bool warned_of_room_ = false;   // that the node cache has too little
 };
 
 }  // namespace odc

@@ -82,6 +82,10 @@ public:
     struct Held {
         uint64_t count = 0;
         uint64_t bytes = 0;
+        void add(const Held &more) {
+            count += more.count;
+            bytes += more.bytes;
+        }
     };
     void hold(const Held &slots, const Held &sums) {
         slots_ = slots;

@@ -95,6 +95,53 @@ static void what_does_not_fit_crosses_for_each_gather(void **state) {
     run_on(__func__, 3, 6, bytes, half_fits, NULL);
 }
 
+/* Counts the lines of each level that tell of too little room. */
+typedef struct told {
+    const char *words;
+    int lines;
+    int warnings;
+} told;
+
+static void hear_of_room(void *arg, int32_t level, const char *line) {
+    told *t = arg;
+    if (strstr(line, "has room in the node cache for") != NULL) {
+        t->lines++;
+        t->warnings += level == ODC_LOG_WARN;
+        CHECK_SENTENCE(line, t->words, "set ODC_NODE_CACHE to more bytes");
+    }
+}
+
+/* Each rank is to hold two slots and two partial sums. */
+static void is_told_of_room(int rank, int size, const char *job, void *arg) {
+    const int enough = arg != NULL;
+    told t = {.words = "1 of 2 slices of other hosts and 0 of 2 partial sums ("};
+    odc_config config = config_of(rank, size, job);
+    odc_context *context = NULL;
+    config.log = hear_of_room;
+    config.log_arg = &t;
+    config.log_level = ODC_LOG_INFO;
+    CHECK_OK(odc_init(&config, &context));
+    make_parts(context, "first");
+    CHECK_EQUAL(t.lines, enough ? 0 : 1);
+    CHECK_EQUAL(t.warnings, t.lines);
+    t.words = "0 of 2 slices of other hosts and 0 of 0 partial sums (0 of 8192 bytes)";
+    make_tensor(context, "second", (uint64_t)size * PART, ODC_F32, 0);
+    CHECK_EQUAL(t.lines, enough ? 0 : 2);
+    CHECK_EQUAL(t.warnings, enough ? 0 : 1); /* later ones are for information */
+    odc_destroy(context);
+}
+
+static void what_does_not_fit_is_told(void **state) {
+    char bytes[32];
+    (void)state;
+    snprintf(bytes, sizeof bytes, "%d", 2 * SLOT_BYTES - 1);
+    setenv("ODC_TEST_HOSTS", "3", 1);
+    setenv("ODC_NODE_CACHE", bytes, 1);
+    run_processes(6, is_told_of_room, NULL);
+    setenv("ODC_NODE_CACHE", "1000000", 1);
+    run_processes(6, is_told_of_room, bytes);
+}
+
 /* The 16 MiB of addresses for slices that RLIMIT_FSIZE leaves have room for a slice, and not for another one's slot. */
 static void has_no_memory(int rank, int size, const char *job, void *arg) {
     enum { SLICE = 9 << 18 };
@@ -449,6 +496,7 @@ int main(void) {
         cmocka_unit_test(each_foreign_slice_crosses_once_a_host_and_minibatch),
         cmocka_unit_test(without_a_cache_it_crosses_for_each_gather),
         cmocka_unit_test(what_does_not_fit_crosses_for_each_gather),
+        cmocka_unit_test(what_does_not_fit_is_told),
         cmocka_unit_test(without_memory_for_slots_a_shard_is_registered_all_the_same),
         cmocka_unit_test(without_addresses_for_slots_a_shard_is_registered_all_the_same),
         cmocka_unit_test(slots_are_given_back),
