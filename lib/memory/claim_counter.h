@@ -19,20 +19,20 @@ struct ClaimedItem {
 };
 
 inline ClaimedItem claim_item(ClaimCounter &counter, uint64_t minibatch, uint64_t count) {
-    const uint64_t generation = (minibatch + 1) << 32;
+    const uint64_t tag = (minibatch + 1) << 32;
     uint64_t agreed = counter.count.load(std::memory_order_relaxed);
-    if ((agreed & ~kMostItems) != generation &&
-        counter.count.compare_exchange_strong(agreed, generation | count, std::memory_order_relaxed)) {
-        agreed = generation | count;
+    if ((agreed & ~kMostItems) != tag &&
+        counter.count.compare_exchange_strong(agreed, tag | count, std::memory_order_relaxed)) {
+        agreed = tag | count;
     }
-    if (agreed != (generation | count)) {
+    if (agreed != (tag | count)) {
         return {0, agreed & kMostItems};
     }
     uint64_t before = counter.taken.load(std::memory_order_relaxed);
     for (;;) {
-        const uint64_t index = (before & ~kMostItems) == generation ? before & kMostItems : 0;
+        const uint64_t index = (before & ~kMostItems) == tag ? before & kMostItems : 0;
         if (index == count ||
-            counter.taken.compare_exchange_weak(before, generation | (index + 1), std::memory_order_relaxed)) {
+            counter.taken.compare_exchange_weak(before, tag | (index + 1), std::memory_order_relaxed)) {
             return {index, count};
         }
     }
