@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 enum { HOLDER, OWNER, READER, KILLER, MATE, RANKS, OF_READERS_HOST = 3 };
+enum { TIMEOUT_MS = 120000 }; /* ODC_SILENCE_MS counts up to half of it */
 enum { SMALL = 1000, LARGE = 1 << 20, NUMEL = LARGE + (RANKS - 1) * SMALL };
 enum { LONG_SLICE = LARGE * 4, LINK_BYTES = LONG_SLICE / 4, CHUNK = 512 << 10 };
 
@@ -131,7 +132,7 @@ static void live_on_owners_host(int rank, death *what) {
 
 static void live_around_a_read(int rank, int size, const char *job, void *arg) {
     death *what = arg;
-    odc_context *context = join(rank, size, job);
+    odc_context *context = join_within(rank, size, job, TIMEOUT_MS);
     odc_shard_desc desc = describe("layer", NUMEL, ODC_F32, 0);
     desc.slices = (uint64_t[]){SMALL, LARGE, SMALL, SMALL, SMALL};
     tensor t = make_described(context, &desc);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 enum { HOLDER, OWNER, SENDER, KILLER, MATE, RANKS };
+enum { TIMEOUT_MS = 120000 }; /* ODC_SILENCE_MS counts up to half of it */
 enum { SMALL = 1000, LARGE = 1 << 20, NUMEL = LARGE + (RANKS - 1) * SMALL };
 enum { SUMS = (LARGE + SMALL) * 4, LINK_BYTES = LARGE }; /* bytes of the other host's slices; a quarter of them */
 
@@ -77,7 +78,7 @@ static void kill_victim(death *what) {
 static void live_around_a_send(int rank, int size, const char *job, void *arg) {
     char victim[32];
     death *what = arg;
-    odc_context *context = join(rank, size, job);
+    odc_context *context = join_within(rank, size, job, TIMEOUT_MS);
     odc_shard_desc desc = describe("layer", NUMEL, 0, ODC_F32);
     desc.slices = (uint64_t[]){SMALL, LARGE, SMALL, SMALL, SMALL};
     tensor t = make_described(context, &desc);
