@@ -262,6 +262,7 @@ static void a_rank_with_an_empty_slice_gathers_from_the_cache(void **state) {
 /* ---- The rank that reads is elsewhere ---- */
 
 typedef struct steps {
+    atomic_int synced;    /* ranks that have ended minibatch 0 */
     atomic_int published; /* by rank 2 */
     atomic_int begun;     /* rank 0 has begun to read */
     atomic_int pid;       /* of rank 0 */
@@ -285,6 +286,7 @@ static void is_interrupted(int rank, int size, const char *job, void *arg) {
     tensor t = make_parts(context, "layer");
     const uint64_t foreign = foreign_bytes(context);
     gather_often(context, t, 1);
+    raise_flag(&what->synced);
     const uint64_t before = stats_of(context).fetched_bytes;
     write_parameters(t, 2);
     if (rank % 2 == 1) {
@@ -310,6 +312,7 @@ static void is_interrupted(int rank, int size, const char *job, void *arg) {
         set_flag(&what->published, 1);
         await_flag(&what->pid, 1);
         if (what->stops) {
+            await_flag(&what->synced, size); /* rank 0 may still have to tell the other host of the sync's end */
             stop_process(read_flag(&what->pid));
             set_flag(&what->begun, 1);
         }

@@ -125,7 +125,7 @@ static uint64_t packets_of(odc_context *context) {
 static void publishes_many_shards(odc_context *context, void *arg) {
     enum { SHARDS = 500, TRIES = 20 };
     (void)arg;
-    char names[SHARDS][16];
+    char names[SHARDS][24];
     odc_shard_desc descs[SHARDS];
     odc_shard *shards[SHARDS];
     uint64_t fewest = UINT64_MAX;

@@ -138,7 +138,7 @@ static void several_contexts(int rank, int size, const char *job, void *arg) {
     odc_config config = config_of(rank, size, job);
     (void)arg;
     for (int i = 0; i < CONTEXTS; ++i) {
-        char group[16];
+        char group[24];
         snprintf(group, sizeof group, "group %d", i);
         config.group = group;
         CHECK_OK(odc_init(&config, &contexts[i]));

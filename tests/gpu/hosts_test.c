@@ -81,7 +81,7 @@ static void a_rank_without_a_gpu_is_named(void **state) {
 static void many_pieces(odc_context *context, void *arg) {
     const int types[] = {ODC_F32, ODC_BF16, ODC_F16, ODC_F64};
     tensor all[4];
-    char name[16];
+    char name[24];
     (void)arg;
     for (int i = 0; i < 4; ++i) {
         snprintf(name, sizeof name, "layer%d", i);
@@ -160,7 +160,7 @@ static void start_all(odc_context *context, void *arg) {
     void *gathered[COUNT];
     void *streams[COUNT];
     uint64_t operations[COUNT];
-    char name[16];
+    char name[24];
     tensor last = make_tensor(context, "told last", NUMEL, ODC_F32, 0);
     (void)arg;
     write_parameters(last, 7);
@@ -223,7 +223,8 @@ static void interrupt_a_wait(int rank, int size, const char *job, void *arg) {
     set_flag(stop, 0);
     CHECK(status == ODC_OK || status == ODC_ERROR_INTERRUPTED);
     check_gather(all[1], 1);
-    if (status != ODC_OK) {
+    /* In one process a capture forbids the other rank's gpu_wait, too. */
+    if (status != ODC_OK && !ranks_are_threads()) {
         gpu_begin_capture(stream); /* none of the library's work may be captured into a graph */
         CHECK_ERROR(odc_wait(context, operation), ODC_ERROR_ARGUMENT, "captur");
         CHECK_EQUAL(gpu_end_capture(stream), 0);

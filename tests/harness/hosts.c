@@ -27,7 +27,7 @@ typedef struct host_job {
 
 static host_job *jobs;
 static int ranks_load_libfabric;
-static char host_names[MOST_RANKS][16];
+static char host_names[MOST_RANKS][24];
 
 static int host_count(void) {
     const char *given = getenv("ODC_TEST_HOSTS");

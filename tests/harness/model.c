@@ -134,7 +134,7 @@ void check_overflows(odc_context *context) {
     static const int gradient_types[] = {0, ODC_F32, ODC_F64, ODC_BF16, ODC_F16};
     odc_shard_desc many[COUNT];
     odc_shard *shards[COUNT] = {NULL};
-    char names[COUNT][8];
+    char names[COUNT][12];
     CHECK_EQUAL(odc_size(context), 2);
     for (int i = 1; i < 6 * 5; ++i) {
         int parameters = parameter_types[i % 6];
