@@ -205,11 +205,10 @@ void HostOperations::end_additions(Shard &shard, const std::vector<Operation *> 
     }
 }
 
-void HostOperations::before_arrival(const std::vector<Operation *> &started) {
+void HostOperations::before_arrival(const std::vector<Operation *> &started, Job::Wait &wait) {
     for (Operation *operation : started) {
         finish(*operation);
     }
-    Job::Wait wait(job_, call_name(Call::Sync));
     sums_->end(shards_, wait);
     cache_->end_reads(wait);
 }

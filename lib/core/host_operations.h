@@ -34,7 +34,7 @@ public:
     void finish(Operation &operation) override;
     void cancel(Operation &operation, const std::function<void()> &look) override;
     void end_additions(Shard &shard, const std::vector<Operation *> &started) override;
-    void before_arrival(const std::vector<Operation *> &started) override;
+    void before_arrival(const std::vector<Operation *> &started, Job::Wait &wait) override;
     void after_arrival() override;
     uint64_t pinned_bytes() const override { return 0; }
 

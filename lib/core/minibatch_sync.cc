@@ -58,14 +58,15 @@ void Context::sync(double *values, size_t count, int32_t op) {
         }
     }
     const Job::CallScope scope(job_, Call::Sync);
+    Job::Wait wait(job_, call_name(Call::Sync));
     if (job_.mine().arrived.load(std::memory_order_relaxed) <= minibatch()) {
         claims_.check_answered();
-        finish_started();
+        finish_started(wait);
         arrive(values, count, op);
     } else {
         check_same("odc_minibatch_sync", job_.mine().synced[minibatch() % 2], values, count, op);
     }
-    await_arrivals();
+    await_arrivals(wait);
     const Contribution &all = sync_tree_.combined(minibatch());
     for (Shard *shard : fresh_) {
         for (uint64_t index = 0; index < shard->owners(); ++index) {
@@ -88,7 +89,7 @@ void Context::sync(double *values, size_t count, int32_t op) {
     job_.end_minibatch();
 }
 
-void Context::finish_started() {
+void Context::finish_started(Job::Wait &wait) {
     try {
         for (const std::unique_ptr<Engine> &engine : engines_->all()) {
             std::vector<Operation *> started;
@@ -97,7 +98,7 @@ void Context::finish_started() {
                     started.push_back(operation.get());
                 }
             }
-            engine->before_arrival(started);
+            engine->before_arrival(started, wait);
         }
     } catch (...) {
         for (auto &[number, operation] : operations_) {
@@ -149,11 +150,10 @@ void Context::await_all(HostTree &tree, uint64_t number, Job::Wait &wait, const 
     }
 }
 
-void Context::await_arrivals() {
+void Context::await_arrivals(Job::Wait &wait) {
     const auto has_arrived = [this](int rank) {
         return job_.block(rank).arrived.load(std::memory_order_acquire) > minibatch();
     };
-    Job::Wait wait(job_, "odc_minibatch_sync");
     wait.describe([&] {
         std::string missing;
         for (int rank = 0; rank < job_.size(); ++rank) {
