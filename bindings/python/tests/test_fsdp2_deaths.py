@@ -23,8 +23,8 @@ nn = torch.nn
 fully_shard = pytest.importorskip("torch.distributed.fsdp").fully_shard
 
 LAUNCHERS = {
-    "odc run": [str(Path(__file__).parents[3] / "build/release/tools/odc"), "run", "-n", "3", sys.executable],
-    "torchrun": [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"],
+    "odc run": [str(Path(__file__).parents[3] / "build/release/tools/odc"), "run", "-n", "2", sys.executable],
+    "torchrun": [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
 }
 
 

@@ -122,12 +122,12 @@ def test_the_arms_have_the_same_rewards_on_any_number_of_ranks(tmp_path: Path) -
 
 def test_the_reward_rises(tmp_path: Path) -> None:
     """Of held-out prompts. Exact and seeded, so a run differs from another on other processors only."""
-    options = ["--width", "64", "--rollouts", "16", "--prompts", "32", "--answers", "8", "--held-out", "32"]
+    options = ["--width", "64", "--rollouts", "12", "--prompts", "32", "--answers", "8", "--held-out", "32"]
     options += ["--minibatch", "8", "--warm-up", "20", "--rate", "1e-3", "--arms", "odc-free"]
     ended, summary = forked(tmp_path, 2, *options)
     assert ended.returncode == 0, ended.stderr
     before, after = summary["arms"]["odc-free"]["held_out_rewards"]
-    assert after > before + 0.05  # 0.17 on an AMD EPYC
+    assert after > before + 0.05  # 0.12 on an AMD EPYC
     assert f"reward of held-out prompts {before:.3f} -> {after:.3f} (odc-free)" in ended.stdout
 
 
@@ -135,7 +135,7 @@ def test_updates_on_emulated_devices(tmp_path: Path) -> None:
     """Their ideal is that of the plan of each arm, by the cost model; the machine may be too busy to reach it."""
     options = ["--rollouts", "2", "--prompts", "8", "--answers", "8", "--warm-up", "60"]
     options += ["--emulate", "0.1", "--noise", "0.3"]
-    ended, summary = forked(tmp_path, 8, *options)
+    ended, summary = forked(tmp_path, 4, *options)
     assert ended.returncode == 0, ended.stderr
     arms = summary["arms"]
     assert tuple(arms) == (
@@ -155,7 +155,7 @@ def test_updates_on_emulated_devices(tmp_path: Path) -> None:
         assert re.search(rf"^{name} .* s .*%  +-$", ended.stdout, re.M), "one pair of turns has no gain"
     for name in ("collective-packed", "collective-equal"):
         assert_same_first_update(arms, name)
-    assert "EMULATED DEVICES" in ended.stdout and (tmp_path / "report 8" / "updates.png").exists()
+    assert "EMULATED DEVICES" in ended.stdout and (tmp_path / "report 4" / "updates.png").exists()
     ended, _ = forked(tmp_path, 1, "--emulate", "1", "--rollouts", "1")
     assert ended.returncode == 2 and "the first warms up, so two are the least" in ended.stderr
 
