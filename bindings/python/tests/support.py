@@ -76,7 +76,7 @@ TRAINED: dict[str, list[str]] = {
             "test_trainers_with_the_plugin",
             "test_what_the_page_says",
             "test_adapters",
-            "test_several_epochs",
+            "test_thirty_steps",
         )
     ],
     "microbatch counts that differ: Accelerate's loop, `Trainer`, SFT and GRPO (there none, too), verl's actor update; "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torchtitan's Trainer, changed as in MIGRATING.md, trains a small Llama like torchtitan's own: at equal
+"""torchtitan's Trainer, changed as in MIGRATING.md, trains a small Llama for 30 steps like torchtitan's own: at equal
 counts over plain FSDP2 on as many ranks, else in one process. It is made for GPUs, so its device is replaced by the
 CPU, and FlexAttention, which has no backward on it, by torch's attention."""
 
@@ -41,9 +41,9 @@ from torchtitan.models.common.attention import ScaledDotProductAttention  # noqa
 
 WORDS, WIDTH, HEADS, LENGTH, ROWS = 64, 32, 4, 16, 2
 Counts = list[tuple[int, ...]]  # microbatches of each rank in each step
-EVEN: Counts = [(2, 2)] * 12
-UNEVEN: Counts = [(3, 1), (1, 3), (4, 0)] * 4
-ALONE: Counts = [(4,)] * 12
+EVEN: Counts = [(2, 2)] * 30
+UNEVEN: Counts = [(3, 1), (1, 3), (4, 0)] * 10
+ALONE: Counts = [(4,)] * 30
 # Relative to the losses, and to the largest parameter of a tensor. The ranks' gradients are summed in another order, in
 # f32, whose epsilon is 1.2e-7.
 LOSSES, PARAMETERS = 1e-6, 1e-5

@@ -80,7 +80,7 @@ from verl.workers.engine.base import EngineRegistry  # noqa: E402
 from verl.workers.engine.fsdp import transformer_impl  # noqa: E402
 from verl.workers.utils.losses import ppo_loss  # noqa: E402
 
-STEPS, MOST_TOKENS = 12, 40
+STEPS, MOST_TOKENS = 30, 40
 ALIKE, FEW = range(STEPS), range(STEPS, STEPS + 3)  # steps with as many samples on both ranks, and with one on one
 LIMIT = 300.0  # seconds; a loaded machine imports slowly
 
