@@ -281,21 +281,12 @@ void HostOperations::start(Operation &operation) {
 
 void HostOperations::start_gather(Operation &operation, Operation::Gather &gather) {
     Shard &shard = *operation.shard;
-    const auto begin = [&](uint64_t index) {
-        const bool published = directory_.is_published(shard, index);
-        if (published && !cache_->caches(shard, index)) {
-            get(operation, index);
-        } else if (!(cache_->caches(shard, index) ? get_cached(operation, gather, index)
-                                                  : get_once_published(operation, index))) {
-            gather.unread.push_back(index);
-        }
-    };
     // While this thread copies on this host, the progress threads read from others.
     for (const bool here : {false, true}) {
         for (uint64_t i = 0; i < shard.owners(); ++i) {
             const uint64_t index = (shard.own_index() + i) % shard.owners();
-            if (job_.on_this_host(shard.owner(index)) == here) {
-                begin(index);
+            if (job_.on_this_host(shard.owner(index)) == here && !begin_get(operation, gather, index)) {
+                gather.unread.push_back(index);
             }
         }
     }
@@ -320,15 +311,25 @@ void HostOperations::finish_gather(Operation &operation, Operation::Gather &gath
 
 // Begins to read all that it can now, so that those reads proceed while this rank waits for the rest.
 void HostOperations::begin_gets(Operation &operation, Operation::Gather &gather) {
-    Shard &shard = *operation.shard;
     for (size_t i = gather.unread.size(); i-- > 0;) {
-        const uint64_t index = gather.unread[i];
-        directory_.is_published(shard, index);  // links its record
-        if (cache_->caches(shard, index) ? get_cached(operation, gather, index)
-                                         : get_once_published(operation, index)) {
+        if (begin_get(operation, gather, gather.unread[i])) {
             gather.unread.erase(gather.unread.begin() + static_cast<std::ptrdiff_t>(i));
         }
     }
+}
+
+// Begins to read the slice, from the node cache or its owner; false if only a later call can.
+bool HostOperations::begin_get(Operation &operation, Operation::Gather &gather, uint64_t index) {
+    Shard &shard = *operation.shard;
+    const bool published = directory_.is_published(shard, index);  // links its record
+    if (cache_->caches(shard, index)) {
+        return get_cached(operation, gather, index);
+    }
+    if (!published) {
+        return get_once_published(operation, index);
+    }
+    get(operation, index);
+    return true;
 }
 
 // Returns false if nobody can tell yet whether the slice has a slot: its holder has not published, or its owner not registered.

@@ -52,6 +52,7 @@ private:
     void start_gather(Operation &operation, Operation::Gather &gather);
     void finish_gather(Operation &operation, Operation::Gather &gather, Job::Wait &wait);
     void begin_gets(Operation &operation, Operation::Gather &gather);
+    bool begin_get(Operation &operation, Operation::Gather &gather, uint64_t index);
     bool get_cached(Operation &operation, Operation::Gather &gather, uint64_t index);
     void get(Operation &operation, uint64_t index);
     bool get_once_published(Operation &operation, uint64_t index);
