@@ -47,17 +47,18 @@ HostOperations::~HostOperations() = default;
 
 // Divides the node cache's room among these shards, slots before partial sums.
 HostOperations::Holdings HostOperations::plan_held(const std::vector<Shard *> &shards) {
-    uint64_t room = cache_->room();
     Holdings held;
+    if (!cache_->is_on()) {
+        return held;
+    }
+    uint64_t room = cache_->room();
     const auto take = [&](Shard::Held Holdings::*kind, const Shard::Held &taken) {
         room -= taken.bytes;
         (held.*kind).add(taken);
         return taken;
     };
     for (Shard *shard : shards) {
-        if (cache_->is_on()) {
-            find_places(job_, *shard);
-        }
+        find_places(job_, *shard);
         shard->hold(take(&Holdings::slots, cache_->plan(*shard, room)), {});
     }
     for (Shard *shard : shards) {
@@ -67,6 +68,9 @@ HostOperations::Holdings HostOperations::plan_held(const std::vector<Shard *> &s
 }
 
 void HostOperations::tell_of_room(const std::vector<Shard *> &shards, const Holdings &held) {
+    if (!cache_->is_on()) {
+        return;
+    }
     constexpr uint64_t kEnough = ~uint64_t{0};
     Holdings all;
     for (const Shard *shard : shards) {
