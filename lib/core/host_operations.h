@@ -24,6 +24,7 @@ public:
     ~HostOperations() override;
 
     void attach(const std::vector<Shard *> &shards) override;
+    std::string still_enqueued() override { return {}; }
     void detach(Shard &shard) override;
     std::optional<Shard::Bases> map(const Shard &shard, int rank, const ShardRecord &record) override;
     void unmap(const Shard &shard, uint64_t index) override;
