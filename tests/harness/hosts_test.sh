@@ -51,6 +51,8 @@ fi
 # ---- what a host sends at most ----
 expect 0 "$hosts" 2 --rate 170mbit -- sh -c 'for host in 0 1; do "$HOSTS" on $host tc qdisc show dev net0; done'
 [ "$(grep -c "tbf .* rate 170Mbit " <<<"$out")" -eq 2 ] || fail "the hosts do not send at 170mbit: $out"
+expect 0 "$hosts" 1 --rate 170mbit -- sh -c '"$HOSTS" on 0 "$HOSTS" rate 9mbit && "$HOSTS" on 0 tc qdisc show dev net0'
+contains "$out" " rate 9Mbit "
 
 # ---- reachability ----
 export serve='import socket, sys
