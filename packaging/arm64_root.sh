@@ -1,10 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Unpacks in FOLDER/root Debian's packages for arm64 that libodc is built and tried with, and installs none of them:
-# arm64_root.sh FOLDER. Done once. Exits with 77, and the reason in the last line, where they cannot be had.
+# Unpacks in FOLDER/root Debian's packages for arm64 that libodc is built and tried with, and installs none of them.
+# Done once. Exits with 77, and the reason in the last line, where they cannot be had.
+#
+# usage: packaging/arm64_root.sh FOLDER
 set -u
+# shellcheck source-path=SCRIPTDIR source=../tests/harness/usage.sh
+. "$(dirname "$0")/../tests/harness/usage.sh"
+takes 1 1 "$@"
 
-folder=$(realpath -m "${1:?usage: arm64_root.sh FOLDER}")
+folder=$(realpath -m "$1")
 packages=$folder/packages
 wanted="libc6-dev libstdc++-12-dev libhwloc-dev libexpat1-dev libsodium-dev libhwy-dev libfmt-dev libcli11-dev libcmocka-dev \
 libfabric-dev nlohmann-json3-dev python3"

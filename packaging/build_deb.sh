@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds Debian's packages of a source release into a folder: build_deb.sh RELEASE FOLDER [OPTION OF dpkg-buildpackage...].
-# Needs the Build-Depends of packaging/debian/control, and dpkg-dev.
+# Builds Debian's packages of a source release into a folder. Needs the Build-Depends of packaging/debian/control,
+# and dpkg-dev.
+#
+# usage: packaging/build_deb.sh RELEASE FOLDER [OPTION OF dpkg-buildpackage...]
 set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=../tests/harness/usage.sh
+. "$(dirname "$0")/../tests/harness/usage.sh"
+takes 2 $# "$@"
 
-usage="usage: build_deb.sh RELEASE FOLDER [OPTION OF dpkg-buildpackage...]"
-[ $# -ge 2 ] || { echo "build_deb.sh: $usage" >&2; exit 2; }
 release=$1
 folder=$2
 shift 2

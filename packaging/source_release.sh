@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Makes the source release libodc-VERSION.tar.gz of a commit (HEAD): source_release.sh FOLDER [COMMIT]. The same commit gives
-# the same bytes. Prints the file's name.
+# Makes the source release libodc-VERSION.tar.gz of a commit (HEAD). The same commit gives the same bytes. Prints the
+# file's name.
+#
+# usage: packaging/source_release.sh FOLDER [COMMIT]
 set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=../tests/harness/usage.sh
+. "$(dirname "$0")/../tests/harness/usage.sh"
+takes 1 2 "$@"
 
-folder=${1:?usage: source_release.sh FOLDER [COMMIT]}
-folder=$(cd "$folder" && pwd)
+folder=$(cd "$1" && pwd)
 commit=${2:-HEAD}
 cd "$(dirname "$0")/.."
 version=$(git show "$commit:include/odc/odc.h" | sed -n 's/^#define ODC_VERSION_[A-Z]* //p' | paste -sd.)

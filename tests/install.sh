@@ -1,9 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs the missing packages for the build (`install.sh build`), also for the demo (`install.sh demo`), for building and the
-# tests before a commit (`install.sh test`), or for all tests (`install.sh full`). Debian and Ubuntu; elsewhere it prints the
-# packages' names and fails if a tool is missing.
+# Installs the missing packages on Debian and Ubuntu; elsewhere it prints their names and fails if a tool is missing.
+#
+# usage: tests/install.sh build | demo | test | full
+#   build   for the library and the command
+#   demo    for tools/demo.sh
+#   test    for these and the tests before a commit
+#   full    for all tests
 set -eu
+# shellcheck source-path=SCRIPTDIR source=harness/usage.sh
+. "$(dirname "$0")/harness/usage.sh"
 
 build="g++ cmake ninja-build pkg-config libhwloc-dev libexpat1-dev libsodium-dev libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev libfabric-dev"
 # The compilers and checkers after the first line are used where they are available.
@@ -20,20 +26,12 @@ fmt-devel json-devel cli11-devel"
 # Any installed cargo will do; in addition Debian 12's shows that the oldest supported Rust works.
 command -v cargo >/dev/null || full="$full rustfmt rust-clippy"
 
-usage="usage: $0 build|demo|test|full"
 case ${1:-} in
 build) wanted=$build optional= ;;
 demo) wanted="$build python3 python3-venv" optional= ;;
 test) wanted="$build $test" ;;
 full) wanted="$build $test" optional="$optional $full" ;;
--h | --help)
-    echo "$usage"
-    exit
-    ;;
-*)
-    echo "$usage" >&2
-    exit 2
-    ;;
+*) wrong_usage ;;
 esac
 
 if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then

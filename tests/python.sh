@@ -1,9 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs the Python package into a virtual environment as a user would, and checks and tests it there. Exits with 77 where
-# that is impossible. The last line is pytest's. `python.sh quick` runs the tests that need no torch, `python.sh TEST...` these
-# files or tests of bindings/python/tests, such as tests/test_plan.py.
+# that is impossible. The last line is pytest's.
+#
+# usage: tests/python.sh [quick | TEST...]
+#   quick     the tests that need no torch
+#   TEST...   files or tests of bindings/python/tests, such as tests/test_plan.py
 set -eu
+# shellcheck source-path=SCRIPTDIR source=harness/usage.sh
+. "$(dirname "$0")/harness/usage.sh"
+takes 0 $# "$@"
 cd "$(dirname "$0")/.."
 
 bin=$PWD/build/python/bin

@@ -14,9 +14,7 @@ set -u
 # shellcheck source-path=SCRIPTDIR source=harness/usage.sh
 . "$(dirname "$0")/harness/usage.sh"
 cd "$(dirname "$0")/.." || exit 1
-case ${1-} in
--*) wrong_usage ;;
-esac
+takes 0 $# "$@"
 if [ -z "${ODC_TEST_CHEAP_READS-}" ] && unshare --mount true 2>/dev/null; then
     export ODC_TEST_CHEAP_READS=yes
     exec bash tests/harness/cheap_reads.sh bash tests/run.sh "$@"

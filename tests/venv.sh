@@ -1,21 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Makes the virtual environment build/python, if it does not exist, with the package libodc of this tree, and installs what is
-# named: `venv.sh [checks] [torch] [pictures] [libraries] [torchtitan] [verl]`; or, without the package, `venv.sh disassembler` (of GPU
-# code), `venv.sh nvml` (NVML's header), or `venv.sh scipy` (for perf/compare.sh). Exits with 77 and the reason where that is
-# impossible.
+# named. Exits with 77 and the reason where that is impossible.
+#
+# usage: tests/venv.sh [checks] [torch] [pictures] [libraries] [torchtitan] [verl] | disassembler | nvml | scipy
+#   disassembler (of GPU code), nvml (its header) and scipy (for perf/compare.sh) leave the package out
 set -eu
-usage="usage: $0 [checks] [torch] [pictures] [libraries] [torchtitan] [verl] | disassembler | nvml | scipy"
-case ${1-} in
--h | --help)
-    echo "$usage"
-    exit
-    ;;
--*)
-    echo "$usage" >&2
-    exit 2
-    ;;
-esac
+# shellcheck source-path=SCRIPTDIR source=harness/usage.sh
+. "$(dirname "$0")/harness/usage.sh"
+takes 0 $# "$@"
 cd "$(dirname "$0")/.."
 
 venv=build/python
@@ -79,10 +72,7 @@ for what in "$@"; do
     verl) # after libraries; without Ray and the older transformers and TRL that it asks for, which its engine does not call
         install --no-deps verl==0.9.1 tensordict==0.10.0 pyvers==0.2.3 orjson==3.13.0 cloudpickle==3.1.3 hydra-core==1.3.8 \
             omegaconf==2.4.0 antlr4-python3-runtime==4.9.3 codetiming==1.4.0 ;;
-    *)
-        echo "$usage" >&2
-        exit 2
-        ;;
+    *) wrong_usage ;;
     esac
 done
 case $* in

@@ -13,19 +13,19 @@
 #   --quick   a quarter of the minibatches: the first table after a minute of training
 set -eu
 caller=$PWD
+case $* in
+'lengths --help' | 'lengths -h') set -- --help ;; # libodc, which has the whole help of lengths, may not be installed yet
+esac
+# shellcheck source-path=SCRIPTDIR source=../tests/harness/usage.sh
+. "$(dirname "$0")/../tests/harness/usage.sh"
 cd "$(dirname "$0")/.."
 
 compute=()
 emulated=()
 grpo=()
 updates=(--rollouts 5)
-usage() { sed -n '/^# usage:/,/^set/s/^# \{0,1\}//p' tools/demo.sh; }
 case $* in
 '' | grpo) ;;
---help | -h | 'lengths --help' | 'lengths -h')
-    usage # libodc, which has the whole help of lengths, may not be installed yet
-    exit
-    ;;
 lengths | 'lengths '*)
     shift
     bash tests/install.sh demo
@@ -41,10 +41,7 @@ lengths | 'lengths '*)
     grpo=(--rollouts 10)
     updates=(--rollouts 3)
     ;;
-*)
-    usage >&2
-    exit 2
-    ;;
+*) wrong_usage ;;
 esac
 
 bash tests/install.sh demo

@@ -209,7 +209,10 @@ void Context::release(Shard &shard) {
             }
         }
     }
-    shard.engine().check_detach(shard);
+    if (const std::string work = shard.engine().still_enqueued(); !work.empty()) {
+        fail(ODC_ERROR_PHASE, "odc_release_shard: {}; release shard \"{}\" after odc_minibatch_sync", work,
+             shard.name());
+    }
     const Job::CallScope scope(job_, Call::ReleaseShard, shard.record_offset());
     std::erase(fresh_, &shard);
     freed_.insert(shard.name());

@@ -138,12 +138,8 @@ void GpuOperations::attach(const std::vector<Shard *> &shards) {
     shards_.insert(shards_.end(), shards.begin(), shards.end());
 }
 
-void GpuOperations::check_detach(const Shard &shard) {
-    if (!cuda_.is_idle()) {
-        fail(ODC_ERROR_PHASE,
-             "odc_release_shard: {} has not done yet {}; release shard \"{}\" after odc_minibatch_sync",
-             cuda_.device().name(), unfinished_work(), shard.name());
-    }
+std::string GpuOperations::still_enqueued() {
+    return cuda_.is_idle() ? "" : formatted("{} has not done yet {}", cuda_.device().name(), unfinished_work());
 }
 
 void GpuOperations::detach(Shard &shard) {

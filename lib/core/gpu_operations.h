@@ -21,7 +21,7 @@ public:
     ~GpuOperations() override;
 
     void attach(const std::vector<Shard *> &shards) override;
-    void check_detach(const Shard &shard) override;
+    std::string still_enqueued() override;
     void detach(Shard &shard) override;
     std::optional<Shard::Bases> map(const Shard &shard, int rank, const ShardRecord &record) override {
         return memory_.map(shard, rank, record);

@@ -47,17 +47,18 @@ HostOperations::~HostOperations() = default;
 
 // Divides the node cache's room among these shards, slots before partial sums.
 HostOperations::Holdings HostOperations::plan_held(const std::vector<Shard *> &shards) {
-    uint64_t room = cache_->room();
     Holdings held;
+    if (!cache_->is_on()) {
+        return held;
+    }
+    uint64_t room = cache_->room();
     const auto take = [&](Shard::Held Holdings::*kind, const Shard::Held &taken) {
         room -= taken.bytes;
         (held.*kind).add(taken);
         return taken;
     };
     for (Shard *shard : shards) {
-        if (cache_->is_on()) {
-            find_places(job_, *shard);
-        }
+        find_places(job_, *shard);
         shard->hold(take(&Holdings::slots, cache_->plan(*shard, room)), {});
     }
     for (Shard *shard : shards) {
@@ -67,6 +68,9 @@ HostOperations::Holdings HostOperations::plan_held(const std::vector<Shard *> &s
 }
 
 void HostOperations::tell_of_room(const std::vector<Shard *> &shards, const Holdings &held) {
+    if (!cache_->is_on()) {
+        return;
+    }
     constexpr uint64_t kEnough = ~uint64_t{0};
     Holdings all;
     for (const Shard *shard : shards) {
@@ -281,21 +285,12 @@ void HostOperations::start(Operation &operation) {
 
 void HostOperations::start_gather(Operation &operation, Operation::Gather &gather) {
     Shard &shard = *operation.shard;
-    const auto begin = [&](uint64_t index) {
-        const bool published = directory_.is_published(shard, index);
-        if (published && !cache_->caches(shard, index)) {
-            get(operation, index);
-        } else if (!(cache_->caches(shard, index) ? get_cached(operation, gather, index)
-                                                  : get_once_published(operation, index))) {
-            gather.unread.push_back(index);
-        }
-    };
     // While this thread copies on this host, the progress threads read from others.
     for (const bool here : {false, true}) {
         for (uint64_t i = 0; i < shard.owners(); ++i) {
             const uint64_t index = (shard.own_index() + i) % shard.owners();
-            if (job_.on_this_host(shard.owner(index)) == here) {
-                begin(index);
+            if (job_.on_this_host(shard.owner(index)) == here && !begin_get(operation, gather, index)) {
+                gather.unread.push_back(index);
             }
         }
     }
@@ -320,15 +315,25 @@ void HostOperations::finish_gather(Operation &operation, Operation::Gather &gath
 
 // Begins to read all that it can now, so that those reads proceed while this rank waits for the rest.
 void HostOperations::begin_gets(Operation &operation, Operation::Gather &gather) {
-    Shard &shard = *operation.shard;
     for (size_t i = gather.unread.size(); i-- > 0;) {
-        const uint64_t index = gather.unread[i];
-        directory_.is_published(shard, index);  // links its record
-        if (cache_->caches(shard, index) ? get_cached(operation, gather, index)
-                                         : get_once_published(operation, index)) {
+        if (begin_get(operation, gather, gather.unread[i])) {
             gather.unread.erase(gather.unread.begin() + static_cast<std::ptrdiff_t>(i));
         }
     }
+}
+
+// Begins to read the slice, from the node cache or its owner; false if only a later call can.
+bool HostOperations::begin_get(Operation &operation, Operation::Gather &gather, uint64_t index) {
+    Shard &shard = *operation.shard;
+    const bool published = directory_.is_published(shard, index);  // links its record
+    if (cache_->caches(shard, index)) {
+        return get_cached(operation, gather, index);
+    }
+    if (!published) {
+        return get_once_published(operation, index);
+    }
+    get(operation, index);
+    return true;
 }
 
 // Returns false if nobody can tell yet whether the slice has a slot: its holder has not published, or its owner not registered.

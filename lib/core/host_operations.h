@@ -24,6 +24,7 @@ public:
     ~HostOperations() override;
 
     void attach(const std::vector<Shard *> &shards) override;
+    std::string still_enqueued() override { return {}; }
     void detach(Shard &shard) override;
     std::optional<Shard::Bases> map(const Shard &shard, int rank, const ShardRecord &record) override;
     void unmap(const Shard &shard, uint64_t index) override;
@@ -52,6 +53,7 @@ private:
     void start_gather(Operation &operation, Operation::Gather &gather);
     void finish_gather(Operation &operation, Operation::Gather &gather, Job::Wait &wait);
     void begin_gets(Operation &operation, Operation::Gather &gather);
+    bool begin_get(Operation &operation, Operation::Gather &gather, uint64_t index);
     bool get_cached(Operation &operation, Operation::Gather &gather, uint64_t index);
     void get(Operation &operation, uint64_t index);
     bool get_once_published(Operation &operation, uint64_t index);

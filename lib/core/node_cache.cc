@@ -57,9 +57,6 @@ NodeCache::NodeCache(Job &job, ShardDirectory &directory, Counters &counters, co
 // ---- Shards ----
 
 uint64_t NodeCache::room() const {
-    if (!is_on()) {
-        return 0;
-    }
     const uint64_t left = share_.bytes - std::min(share_.bytes, used_);
     return share_.part_of_free == 0 ? left : std::min(left, available_memory() / share_.part_of_free);
 }

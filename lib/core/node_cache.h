@@ -32,7 +32,7 @@ public:
     bool is_on() const { return share_.bytes > 0; }
     // Its size was given in bytes by every rank of the host.
     bool has_given_size() const { return is_on() && share_.part_of_free == 0; }
-    // Bytes for what this rank is to hold of new shards, partial sums included.
+    // Where it is on: bytes for what this rank is to hold of new shards, partial sums included.
     uint64_t room() const;
     // This rank's slots of a new shard: as many as fit in `left` bytes. What does not fit is read directly, by every rank.
     Shard::Held plan(const Shard &shard, uint64_t left) const;

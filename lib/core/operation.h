@@ -61,8 +61,8 @@ public:
 
     // Gives memory to shards that no rank has seen: to all of them or to none.
     virtual void attach(const std::vector<Shard *> &shards) = 0;
-    // Throws ODC_ERROR_PHASE while something enqueued may use the shard's memory.
-    virtual void check_detach(const Shard & /*shard*/) {}
+    // Says what is enqueued and may still use the shards' memory; empty: nothing.
+    virtual std::string still_enqueued() = 0;
     // Takes a shard's memory back.
     virtual void detach(Shard &shard) = 0;
     // Where the slice of another rank begins here; none: its memory has not come yet, ask again.

@@ -1,10 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Checks that this tree keeps the binary interface: check.sh LIBRARY, a libodc of this tree with debug information, such as
-# build/dev/lib/libodc.so. It compiles pins.c, compares the library with odc.abi and with the previous release (previous/), and
-# says what to do. docs/abi.md describes how to add to the interface.
+# Checks that this tree keeps the binary interface: compiles pins.c, compares the library with odc.abi and with the previous
+# release (previous/), and says what to do. docs/abi.md describes how to add to the interface.
+#
+# usage: packaging/abi/check.sh LIBRARY
+#   LIBRARY   a libodc of this tree with debug information, such as build/dev/lib/libodc.so
 set -u
-library=${1:?"usage: check.sh LIBRARY"}
+# shellcheck source-path=SCRIPTDIR source=../../tests/harness/usage.sh
+. "$(dirname "$0")/../../tests/harness/usage.sh"
+takes 1 1 "$@"
+
+library=$1
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 work=$(mktemp -d)

@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Prints the binary interface of a libodc as abidw (libabigail) sees it in a build with debug information, the same from
-# every folder: describe.sh LIBRARY. odc.abi is made by it:
+# every folder. odc.abi is made by it.
 #
-#     packaging/abi/describe.sh build/dev/lib/libodc.so >packaging/abi/odc.abi
+# usage: packaging/abi/describe.sh LIBRARY, such as packaging/abi/describe.sh build/dev/lib/libodc.so >packaging/abi/odc.abi
 set -euo pipefail
-library=${1:?"usage: describe.sh LIBRARY"}
+# shellcheck source-path=SCRIPTDIR source=../../tests/harness/usage.sh
+. "$(dirname "$0")/../../tests/harness/usage.sh"
+takes 1 1 "$@"
+
+library=$1
 headers=$(cd "$(dirname "$0")/../../include" && pwd)
 
 # abidw would describe the symbols only, and abidiff would find that equal to anything.

@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# random_long.sh PROGRAM [CALLS]: runs random_test (PROGRAM) with all kinds of ranks and faults in turn, CALLS calls together
-# (default 1000000). Prints what each run did. A failure prints the seed and the options that repeat it, and the other runs go
-# on.
+# Runs random_test (PROGRAM, of a build) with all kinds of ranks and faults in turn, CALLS calls together (default 1000000). Prints
+# what each run did. A failure prints the seed and the options that repeat it, and the other runs go on.
+#
+# usage: tests/contract/random_long.sh PROGRAM [CALLS]
 set -u
+# shellcheck source-path=SCRIPTDIR source=../harness/usage.sh
+. "$(dirname "$0")/../harness/usage.sh"
+takes 1 2 "$@"
 
-program=${1:?the random_test of a build}
+program=$1
 calls=${2:-1000000}
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT

@@ -1,8 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Fuzzes the decoders of what other hosts send, for a bounded time each: run.sh [SECONDS] (default 15). Exits with 77 where
-# clang has no libFuzzer.
+# Fuzzes the decoders of what other hosts send, for a bounded time each. Exits with 77 where clang has no libFuzzer.
+#
+# usage: tests/fuzz/run.sh [SECONDS] (default 15)
 set -u
+# shellcheck source-path=SCRIPTDIR source=../harness/usage.sh
+. "$(dirname "$0")/../harness/usage.sh"
+takes 0 1 "$@"
 cd "$(dirname "$0")/../.." || exit 1
 seconds=${1:-15}
 if [ ! -e "$(clang++-14 -print-file-name="libclang_rt.fuzzer-$(uname -m).a" 2>/dev/null)" ]; then

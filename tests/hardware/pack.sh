@@ -8,9 +8,7 @@
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../harness/usage.sh
 . "$(dirname "$0")/../harness/usage.sh"
-case ${1-} in
--*) wrong_usage ;;
-esac
+takes 0 2 "$@"
 
 source=$(cd "$(dirname "$0")/../.." && pwd)
 build=$(realpath "${1:-$source/build/release}")

@@ -20,6 +20,7 @@
 #   $HOSTS unplug K             host K's interface is down, and its kernel knows
 #   $HOSTS cut K                host K's interface stays up, but what it sends and what is sent to it is lost
 #   $HOSTS mend K               undoes both
+#   $HOSTS rate RATE            on a host: from now on it sends at most at RATE
 #   $HOSTS kill K               kills all processes of host K
 set -u
 # shellcheck source-path=SCRIPTDIR source=usage.sh
@@ -142,11 +143,12 @@ follow() {
     wrong_address) space "$2" >/dev/null && address_of 1 "$2" ;;
     unplug | cut | mend) link "$@" ;;
     kill) name=$(space "$2") && kill_all_in "$name" ;;
+    rate) tc qdisc replace dev net0 root tbf rate "$2" burst 256kb latency 100ms ;;
     esac
 }
 
 case ${1-} in
-on | ranks | count | address | wrong_address | unplug | cut | mend | kill)
+on | ranks | count | address | wrong_address | unplug | cut | mend | kill | rate)
     : "${ODC_TEST_HOSTS:?is not set: $1 is for what hosts.sh N -- COMMAND runs}"
     follow "$@"
     exit
@@ -229,8 +231,7 @@ make_host() {
     try ip -n "$ODC_TEST_HOSTS.$1" link set lo up
     [ -z "$wrong_interface" ] || plug "$1" wrong0 nowhere 1
     plug "$1" net0 port 0
-    [ -z "$rate" ] ||
-        try ip netns exec "$ODC_TEST_HOSTS.$1" tc qdisc add dev net0 root tbf rate "$rate" burst 256kb latency 100ms
+    [ -z "$rate" ] || try ip netns exec "$ODC_TEST_HOSTS.$1" "$HOSTS" rate "$rate"
     try ip -n "$ODC_TEST_HOSTS.switch" link set "port$1" master bridge
 }
 

@@ -51,6 +51,8 @@ fi
 # ---- what a host sends at most ----
 expect 0 "$hosts" 2 --rate 170mbit -- sh -c 'for host in 0 1; do "$HOSTS" on $host tc qdisc show dev net0; done'
 [ "$(grep -c "tbf .* rate 170Mbit " <<<"$out")" -eq 2 ] || fail "the hosts do not send at 170mbit: $out"
+expect 0 "$hosts" 1 --rate 170mbit -- sh -c '"$HOSTS" on 0 "$HOSTS" rate 9mbit && "$HOSTS" on 0 tc qdisc show dev net0'
+contains "$out" " rate 9Mbit "
 
 # ---- reachability ----
 export serve='import socket, sys
@@ -124,9 +126,11 @@ same "$(printf '%s\n' "$out" | cut -d ' ' -f 1-3 | sort)" "$(printf '0 of 4\n1 o
 same "$(printf '%s\n' "$out" | cut -d ' ' -f 6- | sort -u | wc -l)" 1
 same "$(printf '%s\n' "$out" | grep -E '^[01]' | cut -d ' ' -f 5 | sort -u | wc -l)" 1
 same "$(printf '%s\n' "$out" | cut -d ' ' -f 5 | sort -u | wc -l)" 2
+# Rank 0 fails once rank 1 is gone and the shell that runs the ranks waits again, so has seen it.
 expect 7 "$hosts" 2 -- sh -c '"$HOSTS" ranks 3 sh -c '\''
-    [ $ODC_RANK != 1 ] || exit 7; while [ ! -e "$0" ]; do sleep 0.05; done; [ $ODC_RANK != 0 ] || exit 9'\'" '$work/go' &
-    sleep 0.5; touch '$work/go'; wait \$!"
+    [ $ODC_RANK != 1 ] || { echo $$ >"$0"; exit 7; }
+    until [ -s "$0" ] && [ ! -e "/proc/$(cat "$0")" ] && grep -q "^State:.S" "/proc/$PPID/status"; do sleep 0.05; done
+    [ $ODC_RANK != 0 ] || exit 9'\'" '$work/first'"
 # Killing a host's processes does not affect the others'.
 expect 137 "$hosts" 2 -- sh -c "\"\$HOSTS\" ranks 4 sh -c 'echo up >>$work/ranks; [ \$ODC_RANK -gt 1 ] || exec sleep $unique
     while [ ! -e $work/killed ]; do sleep 0.05; done; echo \"rank \$ODC_RANK lives\"' &

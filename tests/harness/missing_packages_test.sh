@@ -9,7 +9,9 @@ set -u
 
 # ---- Fedora: no apt-get; its tools, of which only their presence counts ----
 mkdir "$work/bin"
-ln -s "$(command -v bash)" "$work/bin/bash"
+for tool in bash dirname sed; do
+    ln -s "$(command -v $tool)" "$work/bin/$tool"
+done
 for tool in dnf g++ cmake ninja pkg-config; do
     printf '#!/bin/sh\n' >"$work/bin/$tool"
     chmod +x "$work/bin/$tool"
@@ -23,8 +25,9 @@ expect 0 env PATH="$work/bin" bash "$ODC_SOURCE_DIR/tests/install.sh" build
 case $err in *dnf*) fail "dnf is named where it is not: $err" ;; esac
 
 # ---- a build of pip's that fails ----
-mkdir -p "$work/tree/tests" "$work/tree/build/python/bin"
+mkdir -p "$work/tree/tests/harness" "$work/tree/build/python/bin"
 cp "$ODC_SOURCE_DIR/tests/venv.sh" "$work/tree/tests/"
+cp "$ODC_SOURCE_DIR/tests/harness/usage.sh" "$work/tree/tests/harness/"
 printf '#!/bin/sh\n' >"$work/tree/build/python/bin/python"
 printf '#!/bin/sh\ncat "%s" >&2\nexit 1\n' "$work/said" >"$work/tree/build/python/bin/pip"
 chmod +x "$work"/tree/build/python/bin/*

@@ -9,6 +9,11 @@ wrong_usage() {
     exit 2
 }
 
+# takes LEAST MOST "$@": ends with the usage unless there are so many arguments, the first of which is no option.
+takes() {
+    [ $(($# - 2)) -ge "$1" ] && [ $(($# - 2)) -le "$2" ] && [[ ${3-} != -* ]] || wrong_usage
+}
+
 case ${1-} in
 -h | --help)
     echo "$usage"

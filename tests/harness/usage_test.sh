@@ -1,15 +1,20 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Every script of tests/ and tools/ that has a usage prints it on standard output for --help, and ends with 0; for an unknown option
-# on standard error, and ends with 2. Wherever it is called from.
+# Every script that has a usage prints it on standard output for --help, and ends with 0; for an unknown option on standard error, and
+# ends with 2. Wherever it is called from.
 set -u
 # shellcheck source-path=SCRIPTDIR source=shell_checks.sh
 . "${ODC_SOURCE_DIR:?the folder of the sources}/tests/harness/shell_checks.sh"
 
-mapfile -t scripts < <(cd "$ODC_SOURCE_DIR" && grep -rl --include='*.sh' 'usage: ' tests tools | grep -v '_test\.sh$' | xargs grep -L 'To be sourced' | sort)
-for script in tests/run.sh tests/venv.sh tests/harness/hosts.sh tests/perf/table.sh tools/demo.sh; do
+mapfile -t scripts < <(cd "$ODC_SOURCE_DIR" && grep -rl --include='*.sh' 'usage: ' bindings docs lib packaging tests tools |
+    grep -v '_test\.sh$' | xargs grep -L 'To be sourced' | sort)
+for script in bindings/python/bench/fsdp2_hosts.sh docs/schedules.sh lib/transport/cuda/kernels/make_ptx.sh packaging/build_deb.sh \
+    packaging/abi/check.sh tests/install.sh tests/run.sh tests/venv.sh tests/harness/hosts.sh tests/perf/table.sh tools/demo.sh; do
     [[ " ${scripts[*]} " == *" $script "* ]] || fail "$script has no usage"
 done
+own=$(cd "$ODC_SOURCE_DIR" && grep -rlE --include='*.sh' 'usage=|\?"?usage|echo "?usage' bindings docs lib packaging tests tools |
+    grep -vE '_test\.sh$|harness/usage\.sh$')
+[ -z "$own" ] || fail "these print a usage without usage.sh: $own"
 cd "$work" || exit 1
 for script in "${scripts[@]}"; do
     for help in --help -h; do

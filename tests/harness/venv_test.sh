@@ -7,8 +7,9 @@ set -u
 . "$ODC_SOURCE_DIR/tests/harness/shell_checks.sh"
 [ "$(uname -m)" = x86_64 ] || { echo "torch's usual build is that for CPUs on $(uname -m)"; exit 77; }
 ! compgen -G '/dev/nvidia*' >/dev/null || { echo "there is an NVIDIA GPU here"; exit 77; }
-mkdir -p "$work/tests" "$work/build/python/bin"
+mkdir -p "$work/tests/harness" "$work/build/python/bin"
 cp "$ODC_SOURCE_DIR/tests/venv.sh" "$work/tests/"
+cp "$ODC_SOURCE_DIR/tests/harness/usage.sh" "$work/tests/harness/"
 printf '#!/bin/sh\n' >"$work/build/python/bin/python"
 cat >"$work/build/python/bin/pip" <<'PIP'
 #!/bin/sh

@@ -22,8 +22,9 @@ edit() {
 
 fresh_copy() {
     rm -rf "$tree"
-    mkdir -p "$tree/build/lib"
+    mkdir -p "$tree/build/lib" "$tree/tests/harness"
     cp -r "$ODC_SOURCE_DIR"/{include,lib,cuda,packaging} "$tree/"
+    cp "$ODC_SOURCE_DIR/tests/harness/usage.sh" "$tree/tests/harness/"
     [ ! -e "$work/unchanged.so" ] || cp "$work/unchanged.so" "$tree/build/lib/libodc.so"
 }
 

@@ -9,10 +9,8 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../harness/usage.sh
 . "$(dirname "$0")/../harness/usage.sh"
 
-suite=${1:-}
-case $suite in
-'' | -*) wrong_usage ;;
-esac
+takes 1 $# "$@"
+suite=$1
 shift
 repository=$(cd "$(dirname "$0")/../.." && pwd)
 [ "$(id -u)" -eq 0 ] || { echo "debian.sh: only root can make a root directory" >&2; exit 1; }

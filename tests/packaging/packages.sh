@@ -2,8 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds everything that packaging/README.md names, from the working tree, and tries it: the source release, Debian's packages
 # (twice: the same bytes) and a fresh Debian with nothing else, RPMs, Python's source distribution and wheels. A part that lacks
-# a tool is skipped with the reason. `packages.sh release PART...` runs only these; the source release is needed by the others.
+# a tool is skipped with the reason.
+#
+# usage: tests/packaging/packages.sh [release PART...]
+#   PART   deb, rpm, root or python; all need the source release
 set -u
+# shellcheck source-path=SCRIPTDIR source=../harness/usage.sh
+. "$(dirname "$0")/../harness/usage.sh"
+takes 0 $# "$@"
 cd "$(dirname "$0")/../.." || exit 1
 # shellcheck source=tests/harness/shell_checks.sh
 . tests/harness/shell_checks.sh

@@ -7,10 +7,7 @@
 set -eu
 # shellcheck source-path=SCRIPTDIR source=../harness/usage.sh
 . "$(dirname "$0")/../harness/usage.sh"
-case ${1-} in
-'' | -*) wrong_usage ;;
-esac
-[ $# -ge 2 ] || wrong_usage
+takes 2 $# "$@"
 before=$(realpath -m "$1")
 after=$(realpath -m "$2")
 shift 2

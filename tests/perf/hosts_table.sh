@@ -8,9 +8,7 @@
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../harness/usage.sh
 . "$(dirname "$0")/../harness/usage.sh"
-case ${1-} in
-'' | -*) wrong_usage ;;
-esac
+takes 1 2 "$@"
 
 build=$(cd "$1" && pwd)
 rounds=${2:-41}

@@ -31,6 +31,26 @@ done
 echo '{"benchmarks": []}' >"$work/bad.json"
 refuses "$work/bad.json has no benchmarks; did its run end early?" good.json bad.json
 
+# ---- minibatches between hosts ----
+minibatch=$ODC_BUILD_DIR/tests/perf/minibatch
+hosts=$ODC_SOURCE_DIR/tests/harness/hosts.sh
+expect 2 "$minibatch"
+contains "$err" "usage: minibatch BYTES"
+if timeout 60 "$hosts" 1 -- true 2>"$work/err"; then
+    expect 0 "$hosts" 2 -- "$hosts" ranks 4 "$minibatch" 1048576 2 1 2 bf16
+    cp "$work/out" "$work/minibatch.json"
+    expect 0 python3 - "$work/minibatch.json" <<'PYTHON'
+import json, sys
+found = json.load(open(sys.argv[1]))
+assert (found["ranks"], found["bytes"], found["microbatches"], found["gathers"]) == (4, 1048576, 2, 1), found
+flat, cached = found["flat"], found["cached"]
+assert all(len(one[what]) == 2 and min(one[what]) > 0 for one in (flat, cached) for what in ("seconds", "received")), found
+assert min(flat["received"]) > 2 * max(cached["received"]), found  # by formula 4 times
+PYTHON
+else
+    echo "the minibatches between hosts are left out: $(tail -n 1 "$work/err")"
+fi
+
 # ---- the benchmarks ----
 perf=$ODC_BUILD_DIR/tests/perf/perf
 if [ ! -x "$perf" ]; then

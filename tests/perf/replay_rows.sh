@@ -4,9 +4,7 @@
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=../harness/usage.sh
 . "$(dirname "$0")/../harness/usage.sh"
-case ${1-} in
-'' | -*) wrong_usage ;;
-esac
+takes 1 2 "$@"
 
 odc=$1/tools/odc
 seconds=${2:-90}

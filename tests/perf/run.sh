@@ -7,9 +7,7 @@
 set -eu
 # shellcheck source-path=SCRIPTDIR source=../harness/usage.sh
 . "$(dirname "$0")/../harness/usage.sh"
-case ${1-} in
-'' | -*) wrong_usage ;;
-esac
+takes 1 $# "$@"
 result=$(realpath -m "$1")
 shift
 cd "$(dirname "$0")/../.."

@@ -26,8 +26,8 @@ void sleep_until(int64_t when_ns) {
 
 }  // namespace
 
-Device::Device(ModelShards &gathered, ModelShards &added, Network &network, odc_context *barrier)
-    : gathered_(gathered), added_(added), network_(network), barrier_(barrier) {
+Device::Device(const Models &models, Network &network, odc_context *barrier)
+    : models_(models), gathered_(*models.front()), added_(*models.back()), network_(network), barrier_(barrier) {
     prctl(PR_SET_TIMERSLACK, 1);  // the default of 50 us is as long as a short layer
 }
 
@@ -44,9 +44,8 @@ RunRecord Device::run(int32_t number, Schedule schedule, const DeviceWork &work,
     network_.reset();
     check(odc_minibatch_sync(barrier_));
     origin_ns_ = network_.begin(number, now_ns(), detail);
-    gathered_.update_and_publish();
-    if (&added_ != &gathered_) {
-        added_.update_and_publish();
+    for (ModelShards *model : models_) {
+        model->update_and_publish();
     }
     record(Kind::Update, {}, origin_ns_, now_ns());
     run_steps(work);
@@ -55,9 +54,8 @@ RunRecord Device::run(int32_t number, Schedule schedule, const DeviceWork &work,
         check(odc_report_cost(gathered_.context(), cost_));
     }
     const int64_t arrived_ns = now_ns();
-    check(odc_minibatch_sync(added_.context()));
-    if (&added_ != &gathered_) {
-        check(odc_minibatch_sync(gathered_.context()));
+    for (const ModelShards *model : models_) {
+        check(odc_minibatch_sync(model->context()));
     }
     sleep_until(network_.ended());
     const int64_t end_ns = now_ns();

@@ -24,11 +24,13 @@ struct DeviceWork {
     bool reported;  // by odc_report_cost: the library measures the rank's speed
 };
 
+// What an arm runs on: it gathers from the first model and adds to the last.
+using Models = std::vector<ModelShards *>;
+
 class Device {
 public:
-    // Gathers from one model and adds to another, which may be the same. `barrier` is a context without shards: its sync is the
-    // barrier of the collective schedule.
-    Device(ModelShards &gathered, ModelShards &added, Network &network, odc_context *barrier);
+    // `barrier` is a context without shards: its sync is the barrier of the collective schedule.
+    Device(const Models &models, Network &network, odc_context *barrier);
 
     // Runs microbatches, each forward and backward through all layers, and ends the minibatch. While layer l computes, layer
     // l+1 is gathered and layer l-1's gradients are added, in the collective and in the odc schedule, as in FSDP; so a rank claims
@@ -65,6 +67,7 @@ private:
     void meet(const Step &step);
     void record(Kind kind, const Step &step, int64_t begin_ns, int64_t end_ns);
 
+    const Models &models_;
     ModelShards &gathered_;
     ModelShards &added_;
     Network &network_;

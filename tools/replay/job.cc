@@ -83,13 +83,12 @@ void Contexts::abort(const char *message) const {
     }
 }
 
-Stage::Stage(ModelShards &from, ModelShards &to, std::unique_ptr<Network> joined, odc_context *barrier)
-    : gathered(from), added(to), network(std::move(joined)), device(gathered, added, *network, barrier) {}
+Stage::Stage(Models arm_models, std::unique_ptr<Network> joined, odc_context *barrier)
+    : models(std::move(arm_models)), network(std::move(joined)), device(models, *network, barrier) {}
 
 void Stage::check_gradients(const Gradient &total) {
-    added.check_gradients(total);
-    if (&added != &gathered) {
-        gathered.check_gradients({});
+    for (ModelShards *model : models) {
+        model->check_gradients(model == models.back() ? total : Gradient{});
     }
 }
 
@@ -102,14 +101,13 @@ ReplayJob::ReplayJob(const ReplaySettings &replay_settings, Contexts &contexts)
     if (workload.hosts) {
         join_hosts(contexts);
     } else {
-        ModelShards &only = add_model(context);
-        stages.push_back(std::make_unique<Stage>(only, only, std::make_unique<Network>(), barrier));
+        stages.push_back(std::make_unique<Stage>(Models{add_model(context)}, std::make_unique<Network>(), barrier));
     }
 }
 
-ModelShards &ReplayJob::add_model(odc_context *in) {
+ModelShards *ReplayJob::add_model(odc_context *in) {
     models.push_back(std::make_unique<ModelShards>(in, model.layers, layer_elements, settings.sum));
-    return *models.back();
+    return models.back().get();
 }
 
 void ReplayJob::join_hosts(Contexts &contexts) {
@@ -124,21 +122,21 @@ void ReplayJob::join_hosts(Contexts &contexts) {
     contexts.flat = joined("replay flat", "off");
     contexts.cached = joined("replay cache", "auto");
     links = std::make_unique<Links>(context, hosts.count(), static_cast<size_t>(model.layers));
-    ModelShards &shared = add_model(context);
-    ModelShards &flat = add_model(contexts.flat.get());
-    ModelShards &cached = add_model(contexts.cached.get());
-    stages.push_back(
-        std::make_unique<Stage>(shared, shared, std::make_unique<RingNetwork>(hosts, rank, ns_per_byte), barrier));
-    const auto add_odc = [&](ModelShards &gathered, ModelShards &added, Crossing crossing) {
-        stages.push_back(
-            std::make_unique<Stage>(gathered, added,
-                                    std::make_unique<OdcNetwork>(hosts, *links, gathered.context(), added.context(),
-                                                                 barrier, crossing, ns_per_byte),
-                                    barrier));
+    ModelShards *const shared = add_model(context);
+    ModelShards *const flat = add_model(contexts.flat.get());
+    ModelShards *const cached = add_model(contexts.cached.get());
+    const auto add = [&](Models on, std::unique_ptr<Network> network) {
+        stages.push_back(std::make_unique<Stage>(std::move(on), std::move(network), barrier));
     };
-    add_odc(flat, flat, Crossing::Flat);
-    add_odc(cached, flat, Crossing::Cache);  // a context with a node cache has sums, too
-    add_odc(cached, cached, Crossing::CacheAndSums);
+    const auto add_odc = [&](Models on, Crossing crossing) {
+        auto network = std::make_unique<OdcNetwork>(hosts, *links, on.front()->context(), on.back()->context(), barrier,
+                                                    crossing, ns_per_byte);
+        add(std::move(on), std::move(network));
+    };
+    add({shared}, std::make_unique<RingNetwork>(hosts, rank, ns_per_byte));
+    add_odc({flat}, Crossing::Flat);
+    add_odc({cached, flat}, Crossing::Cache);  // a context with a node cache has sums, too
+    add_odc({cached}, Crossing::CacheAndSums);
 }
 
 Stage &ReplayJob::stage_of(const Arm &arm) { return *stages[workload.hosts ? static_cast<size_t>(arm.crossing()) : 0]; }

@@ -29,14 +29,13 @@ struct Contexts {
     void abort(const char *message) const;
 };
 
-// Where an arm runs: it gathers from one model and adds to another, which may be the same.
+// Where an arm runs.
 struct Stage {
-    Stage(ModelShards &gathered, ModelShards &added, std::unique_ptr<Network> joined, odc_context *barrier);
+    Stage(Models arm_models, std::unique_ptr<Network> joined, odc_context *barrier);
     // After a run.
     void check_gradients(const Gradient &total);
 
-    ModelShards &gathered;
-    ModelShards &added;
+    const Models models;
     std::unique_ptr<Network> network;
     Device device;
 };
@@ -67,7 +66,7 @@ struct ReplayJob {
     std::vector<std::unique_ptr<Stage>> stages;        // by Crossing; on one host one
 
 private:
-    ModelShards &add_model(odc_context *in);
+    ModelShards *add_model(odc_context *in);
     void join_hosts(Contexts &contexts);
     Stage &stage_of(const Arm &arm);
 };

@@ -9,17 +9,13 @@ _UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
 def slow_down() -> None:
-    """What this host sends, to RATE, by Linux's token bucket filter."""
-    _queue("replace", "tbf", "rate", RATE, "burst", "256kb", "latency", "100ms")
+    """What this host sends, to RATE."""
+    subprocess.run([os.environ["HOSTS"], "rate", RATE], check=True)
 
 
 def let_run() -> None:
     """What this host sends, as fast as the machine does."""
-    _queue("replace", "pfifo")
-
-
-def _queue(change: str, *kind: str) -> None:
-    subprocess.run(["tc", "qdisc", change, "dev", "net0", "root", *kind], check=True)
+    subprocess.run(["tc", "qdisc", "replace", "dev", "net0", "root", "pfifo"], check=True)
 
 
 def network_seconds(moved: float) -> float:

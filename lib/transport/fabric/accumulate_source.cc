@@ -4,15 +4,15 @@
 #include "base/element_type.h"
 #include "base/error.h"
 #include "memory/host_kernels.h"
+#include "transport/fabric/reliable_stream.h"
 
 #include <algorithm>
 #include <optional>
 
 namespace odc {
 
-AccumulateSource::AccumulateSource(size_t staging_bytes, const RegisteredMemory &registered, Tell tell)
-    : registered_(registered), staging_(staging_bytes, staging_chunk_bytes(staging_bytes), Access::RemoteRead),
-      tell_(std::move(tell)) {}
+AccumulateSource::AccumulateSource(size_t staging_bytes, const RegisteredMemory &registered)
+    : registered_(registered), staging_(staging_bytes, staging_chunk_bytes(staging_bytes), Access::RemoteRead) {}
 
 AccumulateSource::~AccumulateSource() = default;
 
@@ -45,7 +45,7 @@ void AccumulateSource::announce(std::shared_ptr<Addition> addition, uint64_t cou
     addition->announced += count;
     RemoteRank &owner = addition->owner;
     pieces_.emplace(message.operation, Piece{std::move(addition), count, std::move(source)});
-    tell_(owner, message);
+    owner.stream->send(owner, encode(message));
 }
 
 bool AccumulateSource::pump() {

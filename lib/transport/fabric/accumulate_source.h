@@ -19,7 +19,7 @@ namespace odc {
 
 class AccumulateSource {
 public:
-    AccumulateSource(size_t staging_bytes, const RegisteredMemory &registered, Tell tell);
+    AccumulateSource(size_t staging_bytes, const RegisteredMemory &registered);
     ~AccumulateSource();
 
     // Allocates the endpoint's bounce buffers; throws if the provider refuses to register them.
@@ -61,7 +61,6 @@ private:
 
     const RegisteredMemory &registered_;
     BounceRings staging_;
-    Tell tell_;
     std::deque<std::shared_ptr<Addition>> waiting_;  // for bounce buffers
     std::unordered_map<uint64_t, Piece> pieces_;     // by operation
     uint64_t last_operation_ = 0;

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "memory/exact_sum.h"
 #include "transport/cuda/gdr_add.h"
+#include "transport/fabric/reliable_stream.h"
 #include "transport/shm/stripe_lock.h"
 
 namespace odc {
@@ -66,10 +67,10 @@ private:
     uint64_t applied_ = 0;
 };
 
-AccumulateTarget::AccumulateTarget(int rank, size_t staging_bytes, const RegisteredMemory &registered, Tell tell)
+AccumulateTarget::AccumulateTarget(int rank, size_t staging_bytes, const RegisteredMemory &registered)
     : rank_(rank), registered_(registered),
       staging_(std::min(staging_bytes, kWindow * kChunkBytes), staging_chunk_bytes(staging_bytes), Access::Local),
-      tell_(std::move(tell)), reads_(kWindow, staging_.slot_bytes()) {}
+      reads_(kWindow, staging_.slot_bytes()) {}
 
 AccumulateTarget::~AccumulateTarget() = default;
 
@@ -161,7 +162,8 @@ void AccumulateTarget::finish(Chunk &chunk) {
         staging_.at(*sender.endpoint).give_back(chunk.data);
     }
     if (chunk.read->applied(chunk.count)) {
-        tell_(sender, AppliedMessage{chunk.read->message().operation, chunk.read->message().count});
+        const AddMessage &added = chunk.read->message();
+        sender.stream->send(sender, encode(AppliedMessage{added.operation, added.count}));
     }
 }
 

@@ -22,7 +22,7 @@ class GdrAdd;
 
 class AccumulateTarget {
 public:
-    AccumulateTarget(int rank, size_t staging_bytes, const RegisteredMemory &registered, Tell tell);
+    AccumulateTarget(int rank, size_t staging_bytes, const RegisteredMemory &registered);
     ~AccumulateTarget();
 
     // Allocates the endpoint's bounce buffers; throws if the provider refuses to register them.
@@ -65,7 +65,6 @@ private:
     const RegisteredMemory &registered_;
     BounceRings staging_;
     GdrAdd *gdr_add_ = nullptr;
-    Tell tell_;
     RmaReads reads_;
     std::unordered_map<uint64_t, RemoteSlice> slices_;
     std::deque<Chunk> chunks_;  // read, but not added as a whole

@@ -2,13 +2,14 @@
 #include "transport/fabric/claim_exchange.h"
 
 #include "base/error.h"
+#include "transport/fabric/reliable_stream.h"
 
 namespace odc {
 
 void ClaimExchange::start(RemoteRank &rank_0, uint64_t minibatch, std::shared_ptr<ClaimRequest> request) {
     const ClaimMessage message{++last_claim_, minibatch, request->asked};
     claims_.emplace(message.claim, std::move(request));
-    tell_(rank_0, message);
+    rank_0.stream->send(rank_0, encode(message));
 }
 
 void ClaimExchange::on_claim(RemoteRank &from, const ClaimMessage &message) {
@@ -16,7 +17,7 @@ void ClaimExchange::on_claim(RemoteRank &from, const ClaimMessage &message) {
         fail(ODC_ERROR_INTERNAL, "rank {} claims one of {} items from rank {}", from.rank, message.count, mine_.rank);
     }
     const ClaimedItem item = claim_item(mine_.claims, message.minibatch, message.count);
-    tell_(from, ClaimedMessage{message.claim, item.index, item.count});
+    from.stream->send(from, encode(ClaimedMessage{message.claim, item.index, item.count}));
 }
 
 std::shared_ptr<Request> ClaimExchange::on_claimed(RemoteRank &from, const ClaimedMessage &message) {

@@ -23,7 +23,7 @@ public:
 
 class ClaimExchange {
 public:
-    ClaimExchange(ControlBlock &mine, Tell tell) : mine_(mine), tell_(std::move(tell)) {}
+    explicit ClaimExchange(ControlBlock &mine) : mine_(mine) {}
 
     void start(RemoteRank &rank_0, uint64_t minibatch, std::shared_ptr<ClaimRequest> request);
     // On rank 0.
@@ -33,7 +33,6 @@ public:
 
 private:
     ControlBlock &mine_;
-    Tell tell_;
     std::unordered_map<uint64_t, std::shared_ptr<ClaimRequest>> claims_;  // by number
     uint64_t last_claim_ = 0;
 };

@@ -64,9 +64,9 @@ ProgressThread::ProgressThread(const FabricConfig &config, const std::vector<Fab
       registered_(std::make_unique<RegisteredMemory>()),
       gets_(std::make_unique<GetQueue>(staging_bytes_, *registered_, config.mine->read_bytes,
                                        [this](const std::shared_ptr<Request> &request) { completed(request); })),
-      accumulate_target_(std::make_unique<AccumulateTarget>(config.rank, staging_bytes_, *registered_, tell())),
-      accumulate_source_(std::make_unique<AccumulateSource>(staging_bytes_, *registered_, tell())),
-      claims_(std::make_unique<ClaimExchange>(*config.mine, tell())) {
+      accumulate_target_(std::make_unique<AccumulateTarget>(config.rank, staging_bytes_, *registered_)),
+      accumulate_source_(std::make_unique<AccumulateSource>(staging_bytes_, *registered_)),
+      claims_(std::make_unique<ClaimExchange>(*config.mine)) {
     // Now, so that a failure is an error of odc_init.
     for (const auto &endpoint : endpoints_) {
         if (endpoint->needs_local()) {
@@ -80,16 +80,16 @@ ProgressThread::ProgressThread(const FabricConfig &config, const std::vector<Fab
 void ProgressThread::start(const Token &token, const std::vector<FabricPeer> &peers,
                            const std::vector<std::vector<int>> &hosts, std::vector<FabricLocalPeer> local_peers) {
     remotes_.resize(static_cast<size_t>(config_.size));
+    stream_ = std::make_unique<ReliableStream>(
+        *config_.mine, token, remotes_,
+        [this](RemoteRank &from, const ControlMessage &message) { on_message(from, message); });
     for (const FabricPeer &peer : peers) {
         FabricEndpoint &endpoint = *endpoints_.at(peer.nic);
         const std::vector<std::byte> name = endpoint.with_local_scope(peer.name);
         remotes_[static_cast<size_t>(peer.rank)] = std::make_unique<RemoteRank>(
             RemoteRank{peer.rank, peer.host, &endpoint, endpoint.connect(name), name,
-                       RankReplica(*replicas_, peer.rank, config_.size, peer.pid, peer.host_name)});
+                       RankReplica(*replicas_, peer.rank, config_.size, peer.pid, peer.host_name), stream_.get()});
     }
-    stream_ = std::make_unique<ReliableStream>(
-        *config_.mine, token, remotes_,
-        [this](RemoteRank &from, const ControlMessage &message) { on_message(from, message); });
     heartbeat_ = std::make_unique<Heartbeat>(config_.rank, config_.silence_ms, remotes_, *stream_, *config_.log);
     heartbeat_->watch(hosts);
     local_peers_ = std::make_unique<LocalPeers>(config_.rank, std::move(local_peers));
@@ -122,10 +122,6 @@ ProgressThread::~ProgressThread() {
 const std::vector<std::byte> &ProgressThread::name(size_t nic) const { return endpoints_[nic]->name(); }
 
 uint64_t ProgressThread::replica_offset(int rank) const { return remote(rank).replica.block_offset(); }
-
-std::function<void(RemoteRank &, const ControlMessage &)> ProgressThread::tell() {
-    return [this](RemoteRank &to, const ControlMessage &message) { stream_->send(to, encode(message)); };
-}
 
 // ---- For the context's threads ----
 

@@ -94,7 +94,6 @@ private:
     void log_congestion();
     void on_message(RemoteRank &from, const ControlMessage &message);
     void acknowledge_last(RemoteRank &from);
-    std::function<void(RemoteRank &, const ControlMessage &)> tell();
     void complete(const std::shared_ptr<Request> &request);  // may be NULL
     void completed(const std::shared_ptr<Request> &request);
     void begin_shutdown(const std::string &last_message);

@@ -7,10 +7,11 @@
 #include "transport/fabric/listener_probe.h"
 #include "transport/fabric/rank_replica.h"
 
-#include <functional>
 #include <optional>
 
 namespace odc {
+
+class ReliableStream;
 
 struct RemoteRank {
     int rank;
@@ -19,6 +20,7 @@ struct RemoteRank {
     fi_addr_t address;
     std::vector<std::byte> name;  // its endpoint's address
     RankReplica replica;
+    ReliableStream *stream = nullptr;  // sends it control messages
     // When the first unanswered ping was queued, then when it was sent; 0: there is none.
     int64_t silent_since_ns = 0;
     bool warned = false;                      // of its silence
@@ -43,8 +45,5 @@ struct RemoteRank {
         replica.mark_lost(why);
     }
 };
-
-// Sends a control message to a rank.
-using Tell = std::function<void(RemoteRank &, const ControlMessage &)>;
 
 }  // namespace odc

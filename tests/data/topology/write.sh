@@ -1,8 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Writes the recorded machines of this folder and what `odc topo` prints of each: write.sh PATH-OF-ODC
+# Writes the recorded machines of this folder and what `odc topo` prints of each.
+#
+# usage: tests/data/topology/write.sh PATH-OF-ODC
 set -eu
-odc=$(realpath "${1:?the odc command}")
+# shellcheck source-path=SCRIPTDIR source=../../harness/usage.sh
+. "$(dirname "$0")/../../harness/usage.sh"
+takes 1 1 "$@"
+odc=$(realpath "$1")
 cd "$(dirname "$0")"
 python3 machines.py
 for recorded in *.xml; do

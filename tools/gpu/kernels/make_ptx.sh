@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Makes plain_add.ptx from plain_add.cu in the given folder: `make_ptx.sh tools/gpu/kernels`. Needs nvcc; the same file needs
+# Makes plain_add.ptx from plain_add.cu in FOLDER. Needs nvcc; the same file needs
 # the release in its second line.
+#
+# usage: make_ptx.sh FOLDER, such as tools/gpu/kernels
 set -eu
-case $* in
--h | --help)
-    echo "usage: $0 FOLDER"
-    exit
-    ;;
-esac
-[ $# -eq 1 ] && [ -d "$1" ] || { echo "usage: $0 FOLDER" >&2; exit 2; }
+# shellcheck source-path=SCRIPTDIR source=../../../tests/harness/usage.sh
+. "$(dirname "$0")/../../../tests/harness/usage.sh"
+takes 1 1 "$@"
+[ -d "$1" ] || wrong_usage
 release=$(nvcc --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
 
 # For every GPU that libodc supports. The PTX version is lowered to the first one with the architecture, so that drivers older

@@ -1,9 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Assembles the PTX of this folder to machine code, NAME_smNN.cubin, in FOLDER: `make_cubin.sh lib/transport/cuda/kernels`, and lists
-# what they are made from, and them. Needs ptxas of CUDA 12.1 (or PTXAS=...): the oldest driver that libodc takes loads what it makes.
+# Assembles the PTX of this folder to machine code, NAME_smNN.cubin, in FOLDER, and lists what they are made
+# from, and them. Needs ptxas of CUDA 12.1 (or PTXAS=...): the oldest driver that libodc takes loads what it makes.
+#
+# usage: make_cubin.sh FOLDER, such as lib/transport/cuda/kernels
 set -eu
-[ $# -eq 1 ] && [ -d "$1" ] || { echo "usage: $0 FOLDER" >&2; exit 2; }
+# shellcheck source-path=SCRIPTDIR source=../../../../tests/harness/usage.sh
+. "$(dirname "$0")/../../../../tests/harness/usage.sh"
+takes 1 1 "$@"
+[ -d "$1" ] || wrong_usage
 ptxas=${PTXAS-ptxas}
 wanted=12.1
 release=$("$ptxas" --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')

@@ -1,9 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Compiles add.cu to add_sm80.ptx and add_sm90.ptx, and exact.cu to exact_sm80.ptx, in FOLDER: `make_ptx.sh lib/transport/cuda/kernels`.
-# Needs nvcc; the same release, named in the files' second lines, makes the same files.
+# Compiles add.cu to add_sm80.ptx and add_sm90.ptx, and exact.cu to exact_sm80.ptx, in FOLDER. Needs nvcc; the same release, named in the files' second lines, makes the same files.
+#
+# usage: make_ptx.sh FOLDER, such as lib/transport/cuda/kernels
 set -eu
-[ $# -eq 1 ] && [ -d "$1" ] || { echo "usage: $0 FOLDER" >&2; exit 2; }
+# shellcheck source-path=SCRIPTDIR source=../../../../tests/harness/usage.sh
+. "$(dirname "$0")/../../../../tests/harness/usage.sh"
+takes 1 1 "$@"
+[ -d "$1" ] || wrong_usage
 release=$(nvcc --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
 here=$(dirname "$0")
 
