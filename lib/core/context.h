@@ -78,11 +78,11 @@ private:
     void cancel(Operation &operation);
     void count(const Operation &operation);
 
-    void finish_started(Job::Wait &wait);
+    void finish_started();
     void arrive(const double *values, size_t count, int32_t op);
     template <class HasCome>
     void await_all(HostTree &tree, uint64_t number, Job::Wait &wait, const HasCome &has_come);
-    void await_arrivals(Job::Wait &wait);
+    void await_arrivals();
     void await_reduction();
     void count_lateness();
     void take(const Contribution &combined, Contribution (ControlBlock::*brought)[2], uint64_t number, const char *call,

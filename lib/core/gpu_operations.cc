@@ -456,16 +456,17 @@ void GpuOperations::add_by_staging_proxy(Operation &operation, uint64_t index, J
 
 // ---- The end of a minibatch ----
 
-void GpuOperations::before_arrival(const std::vector<Operation *> &started, Job::Wait &wait) {
+void GpuOperations::before_arrival(const std::vector<Operation *> &started) {
     for (Operation *operation : started) {
         finish(*operation);
     }
-    drain(wait);
+    drain();
 }
 
 // Waits until what this rank has enqueued is done, and its peers have the handles of its regions.
-void GpuOperations::drain(Job::Wait &wait) {
+void GpuOperations::drain() {
     call_gpu(job_, cuda_.device(), [this] { cuda_.device().check_health(); });  // also where all is done
+    Job::Wait wait(job_, call_name(Call::Sync));
     wait.describe([this] {
         return formatted("{} has not done yet what was enqueued there: {}", cuda_.device().name(), unfinished_work());
     });

@@ -37,7 +37,7 @@ public:
     void end_additions(Shard &shard, const std::vector<Operation *> & /*started*/) override {
         shard.finished = generation();
     }
-    void before_arrival(const std::vector<Operation *> &started, Job::Wait &wait) override;
+    void before_arrival(const std::vector<Operation *> &started) override;
     void after_arrival() override;
     uint64_t pinned_bytes() const override;
 
@@ -63,7 +63,7 @@ private:
     template <class Ready>
     void wait_for_staging_proxy(Job::Wait &wait, const Ready &ready);
 
-    void drain(Job::Wait &wait);
+    void drain();
     std::string unfinished_work();
     void note_wait();
     void reduce_shadow(const Shard &shard);

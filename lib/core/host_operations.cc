@@ -48,9 +48,6 @@ HostOperations::~HostOperations() = default;
 // Divides the node cache's room among these shards, slots before partial sums.
 HostOperations::Holdings HostOperations::plan_held(const std::vector<Shard *> &shards) {
     Holdings held;
-    if (!cache_->is_on()) {
-        return held;
-    }
     uint64_t room = cache_->room();
     const auto take = [&](Shard::Held Holdings::*kind, const Shard::Held &taken) {
         room -= taken.bytes;
@@ -68,9 +65,6 @@ HostOperations::Holdings HostOperations::plan_held(const std::vector<Shard *> &s
 }
 
 void HostOperations::tell_of_room(const std::vector<Shard *> &shards, const Holdings &held) {
-    if (!cache_->is_on()) {
-        return;
-    }
     constexpr uint64_t kEnough = ~uint64_t{0};
     Holdings all;
     for (const Shard *shard : shards) {
@@ -100,7 +94,7 @@ std::vector<Allocation> HostOperations::allocate(const std::vector<Shard *> &sha
         }
         return all;
     };
-    const Holdings held = plan_held(shards);
+    const Holdings held = cache_->is_on() ? plan_held(shards) : Holdings{};
     std::string why;
     try {
         std::vector<Allocation> allocations = arena.allocate(sizes());
@@ -209,10 +203,11 @@ void HostOperations::end_additions(Shard &shard, const std::vector<Operation *> 
     }
 }
 
-void HostOperations::before_arrival(const std::vector<Operation *> &started, Job::Wait &wait) {
+void HostOperations::before_arrival(const std::vector<Operation *> &started) {
     for (Operation *operation : started) {
         finish(*operation);
     }
+    Job::Wait wait(job_, call_name(Call::Sync));
     sums_->end(shards_, wait);
     cache_->end_reads(wait);
 }
@@ -327,26 +322,20 @@ bool HostOperations::begin_get(Operation &operation, Operation::Gather &gather, 
     Shard &shard = *operation.shard;
     const bool published = directory_.is_published(shard, index);  // links its record
     if (cache_->caches(shard, index)) {
-        return get_cached(operation, gather, index);
+        // Whether the slice has a slot, the holder tells when it publishes; and the owner must have registered the shard.
+        if (shard.linked(index) == nullptr || !directory_.is_published(shard, cache_->holder(shard, index))) {
+            return false;
+        }
+        if (cache_->has_slot(shard, index)) {
+            cache_->read(shard, index, endpoint_to(shard, index));
+            gather.cached.push_back(index);
+            return true;
+        }
     }
     if (!published) {
         return get_once_published(operation, index);
     }
     get(operation, index);
-    return true;
-}
-
-// Returns false if nobody can tell yet whether the slice has a slot: its holder has not published, or its owner not registered.
-bool HostOperations::get_cached(Operation &operation, Operation::Gather &gather, uint64_t index) {
-    Shard &shard = *operation.shard;
-    if (shard.linked(index) == nullptr || !directory_.is_published(shard, cache_->holder(shard, index))) {
-        return false;
-    }
-    if (!cache_->has_slot(shard, index)) {
-        return get_once_published(operation, index);
-    }
-    cache_->read(shard, index, endpoint_to(shard, index));
-    gather.cached.push_back(index);
     return true;
 }
 

@@ -35,7 +35,7 @@ public:
     void finish(Operation &operation) override;
     void cancel(Operation &operation, const std::function<void()> &look) override;
     void end_additions(Shard &shard, const std::vector<Operation *> &started) override;
-    void before_arrival(const std::vector<Operation *> &started, Job::Wait &wait) override;
+    void before_arrival(const std::vector<Operation *> &started) override;
     void after_arrival() override;
     uint64_t pinned_bytes() const override { return 0; }
 
@@ -54,7 +54,6 @@ private:
     void finish_gather(Operation &operation, Operation::Gather &gather, Job::Wait &wait);
     void begin_gets(Operation &operation, Operation::Gather &gather);
     bool begin_get(Operation &operation, Operation::Gather &gather, uint64_t index);
-    bool get_cached(Operation &operation, Operation::Gather &gather, uint64_t index);
     void get(Operation &operation, uint64_t index);
     bool get_once_published(Operation &operation, uint64_t index);
     void add(Operation &operation, Job::Wait &wait);

@@ -58,15 +58,14 @@ void Context::sync(double *values, size_t count, int32_t op) {
         }
     }
     const Job::CallScope scope(job_, Call::Sync);
-    Job::Wait wait(job_, call_name(Call::Sync));
     if (job_.mine().arrived.load(std::memory_order_relaxed) <= minibatch()) {
         claims_.check_answered();
-        finish_started(wait);
+        finish_started();
         arrive(values, count, op);
     } else {
         check_same("odc_minibatch_sync", job_.mine().synced[minibatch() % 2], values, count, op);
     }
-    await_arrivals(wait);
+    await_arrivals();
     const Contribution &all = sync_tree_.combined(minibatch());
     for (Shard *shard : fresh_) {
         for (uint64_t index = 0; index < shard->owners(); ++index) {
@@ -89,7 +88,7 @@ void Context::sync(double *values, size_t count, int32_t op) {
     job_.end_minibatch();
 }
 
-void Context::finish_started(Job::Wait &wait) {
+void Context::finish_started() {
     try {
         for (const std::unique_ptr<Engine> &engine : engines_->all()) {
             std::vector<Operation *> started;
@@ -98,7 +97,7 @@ void Context::finish_started(Job::Wait &wait) {
                     started.push_back(operation.get());
                 }
             }
-            engine->before_arrival(started, wait);
+            engine->before_arrival(started);
         }
     } catch (...) {
         for (auto &[number, operation] : operations_) {
@@ -150,10 +149,11 @@ void Context::await_all(HostTree &tree, uint64_t number, Job::Wait &wait, const 
     }
 }
 
-void Context::await_arrivals(Job::Wait &wait) {
+void Context::await_arrivals() {
     const auto has_arrived = [this](int rank) {
         return job_.block(rank).arrived.load(std::memory_order_acquire) > minibatch();
     };
+    Job::Wait wait(job_, call_name(Call::Sync));
     wait.describe([&] {
         std::string missing;
         for (int rank = 0; rank < job_.size(); ++rank) {

@@ -88,7 +88,7 @@ public:
     // for. Waits for nobody.
     virtual void end_additions(Shard &shard, const std::vector<Operation *> &started) = 0;
     // Completes the operations that this rank has started on its shards, and all that peers may rely on once it has arrived.
-    virtual void before_arrival(const std::vector<Operation *> &started, Job::Wait &wait) = 0;
+    virtual void before_arrival(const std::vector<Operation *> &started) = 0;
     // Completes this rank's sums once all ranks have arrived. After an interruption it is called again.
     virtual void after_arrival() = 0;
 

@@ -20,7 +20,7 @@ struct RemoteRank {
     fi_addr_t address;
     std::vector<std::byte> name;  // its endpoint's address
     RankReplica replica;
-    ReliableStream *stream = nullptr;  // sends it control messages
+    ReliableStream *stream;  // of this rank, for control messages to all
     // When the first unanswered ping was queued, then when it was sent; 0: there is none.
     int64_t silent_since_ns = 0;
     bool warned = false;                      // of its silence
