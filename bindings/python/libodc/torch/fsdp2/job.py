@@ -421,7 +421,8 @@ class Job:
 
     def _publish(self) -> None:
         with torch.no_grad():
-            self._shards.publish()
+            if self._shards.publish():
+                self._advice.on_copies(*self._shards.left())
             self._gradients.let_go()
         self._context.publish()
         self._streams.published()

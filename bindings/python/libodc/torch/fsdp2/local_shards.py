@@ -39,6 +39,7 @@ class LocalShards:
         self._copied = [group for group in gathered if not isinstance(group, ExtensionGroup)]
         self._sources: list[int] | None = None  # what FSDP2 gathered, at the last publish
         # Found where they differ:
+        self._told: dict[str, str] = {}  # why parameters have not lived in slices since attach, by name
         self._away: list[Entry] = []
         self._copies = Copies([], [])
         self._in_bytes: list[tuple[Group, list[Entry], list[torch.Tensor]]] = []
@@ -55,8 +56,9 @@ class LocalShards:
             self._check_kinds()
         return states
 
-    def publish(self) -> None:
-        """Copies those that do not live there into the slices, in the types that are gathered."""
+    def publish(self) -> bool:
+        """Copies those that do not live there into the slices, in the types that are gathered. Returns whether some are
+        elsewhere than at the last publish."""
         moved = (self.refresh(), self._memories.ids()) != (self._states, self._sources)
         if moved:
             move_in(group.homes for group in self._copied)
@@ -68,11 +70,14 @@ class LocalShards:
             captured.capture()
         if moved:
             self._find_notes()
+            if self._sources is None:  # attach has told of them
+                self._told = self._without_home()
             self._states, self._sources = _states(self._parameters), self._memories.ids()
-            return
+            return True
         self._notes.run(lambda index: self._bits[index])
         for homes in self._noting:
             homes.note()
+        return False
 
     @cached_property
     def _memories(self) -> Memories:
@@ -91,6 +96,14 @@ class LocalShards:
             elif entries:
                 self._in_bytes.append((group, entries, theirs))
         self._copies = Copies(parts, [entry.local for entry in self._away])
+
+    def left(self) -> tuple[dict[str, str], int]:
+        """Parameters that lived in their slices at attach and no longer do: why, by name, and their bytes."""
+        why = {name: reason for name, reason in self._without_home().items() if name not in self._told}
+        return why, sum(entry.local.nbytes for entry in self._away if entry.name in why)
+
+    def _without_home(self) -> dict[str, str]:
+        return {name: reason for group in self._copied for name, reason in group.homes.reasons()}
 
     def _find_notes(self) -> None:
         for group in self._copied:
