@@ -63,7 +63,9 @@ class Quotients:
         GPU only the foreach functions divide by a number itself."""
         kind, device = self._sums[0].dtype, self._sums[0].device
         by: Any = divisor if device.type != "cpu" else _as_tensor(divisor, kind)
-        to = self._addresses_of(into) if self._looped else None
+        to = None
+        if self._looped:
+            to = self._from if into is self._sums else self._addresses_of(into)
         if to is None:
             _divide(self._sums, by, into)
         else:

@@ -213,4 +213,4 @@ def come_again(parameters: dict[int, nn.Parameter]) -> dict[int, int]:
 
 def _ids(optimizers: Iterable[Optimizer]) -> set[int]:
     """Of their parameters."""
-    return {id(parameter) for one in optimizers for group in one.param_groups for parameter in group["params"]}
+    return {one for optimizer in optimizers for group in optimizer.param_groups for one in map(id, group["params"])}
