@@ -13,7 +13,7 @@ from torch.utils.dlpack import from_dlpack
 from ...memory import View
 from .forks import watch
 from .layout import Entry
-from .torch_state import local_tensor, set_local_tensor
+from .torch_state import local_tensor, quick_gradients, set_local_tensor
 
 Gradients = Literal["view", "copy"]
 
@@ -66,10 +66,16 @@ class GradientViews:
 def let_go(viewed: Iterable[tuple[Entry, torch.Tensor]], used: Container[int]) -> None:
     """Before the sums are set to zero. `used`: ids of parameters; the others' gradients are copied, since somebody
     still waits to use them."""
-    for entry, gradient in viewed:
-        parameter = entry.parameter
-        if parameter.grad is gradient:
-            parameter.grad = None if id(parameter) in used else _gradient(parameter, local_tensor(gradient).clone())
+    kept = []
+    with quick_gradients():
+        for entry, gradient in viewed:
+            parameter = entry.parameter
+            if parameter.grad is gradient:
+                parameter.grad = None
+                if id(parameter) not in used:
+                    kept.append((parameter, gradient))
+    for parameter, gradient in kept:
+        parameter.grad = _gradient(parameter, local_tensor(gradient).clone())
 
 
 def _leave(groups: list[GradientViews]) -> None:

@@ -17,7 +17,7 @@ from .bulk import Quotients, kind_of
 from .gradient_views import let_go
 from .group import Group
 from .layout import Entry
-from .torch_state import local_tensor, local_tensors
+from .torch_state import local_tensor, local_tensors, quick_gradients
 
 
 class JobGradients:
@@ -125,19 +125,18 @@ class JobGradients:
             self._filled = self._find_filled(took_part, again)
         for sums, own_divisor in self._in_place:  # also what nobody has added to, which is zero
             sums.divide(divisor or own_divisor)
-        for entry, view in self._filled.views:
-            entry.parameter.grad = view
+        with quick_gradients():
+            for entry, view in self._filled.views:
+                entry.parameter.grad = view
         for beside, sums, own_divisor in self._filled.beside:
-            gradients: list[torch.Tensor] = []
-            made = []
-            for entry in beside:
-                if (gradient := entry.parameter.grad) is None:
-                    gradient = torch.empty_like(entry.parameter)
-                    made.append((entry.parameter, gradient))
-                gradients.append(gradient)
-            sums.write(divisor or own_divisor, local_tensors(gradients))
-            for parameter, gradient in made:
-                parameter.grad = gradient
+            with quick_gradients():
+                gradients = [entry.parameter.grad for entry in beside]
+            made = [(index, beside[index].parameter) for index, one in enumerate(gradients) if one is None]
+            for index, parameter in made:
+                gradients[index] = torch.empty_like(parameter)
+            sums.write(divisor or own_divisor, local_tensors(gradients))  # type: ignore[arg-type]
+            for index, parameter in made:
+                parameter.grad = gradients[index]
         for index in again:
             local: Any = local_tensor(entries[index].parameter.grad)  # type: ignore[arg-type]
             local.add_(self._sums[index].div(divisor or self._divisors[index]).to(local.device))

@@ -11,7 +11,7 @@ import importlib
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
 from types import FrameType
@@ -50,6 +50,7 @@ __all__ = [
     "local_tensors",
     "other_threads_communicate",
     "others_see",
+    "quick_gradients",
     "reset",
     "reset_after_exception",
     "set_local_tensor",
@@ -98,6 +99,7 @@ PRIVATE = (
     _Read("fsdp_collectives", "DefaultAllGather", "another communication hook", _GETTER),
     _Read("fsdp_collectives", "DefaultReduceScatter", "another communication hook", _GETTER),
     _Read("torch._C", "_current_graph_task_id", "which backward runs", "a context of autograd with its number"),
+    _Read("torch._C", "DisableTorchFunctionSubclass", "many .grad at once", "nothing: it would take twice as long"),
     _Read("torch._C", "_storage_Use_Count", "whether others see a parameter's memory", "a getter of UntypedStorage"),
     _Read("UntypedStorage", "_cdata", "whether others see a parameter's memory", "as above"),
     _Read("ExecutionEngine", "queue_callback", "the end of a backward", "torch.autograd.graph, if it had such a hook"),
@@ -389,6 +391,13 @@ def local_tensors(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     except AttributeError:  # others are among them
         pass
     return [getattr(one, "_local_tensor", one) for one in tensors]
+
+
+def quick_gradients() -> AbstractContextManager[None]:
+    """In the block .grad of a DTensor takes half the time: torch does not look for a __torch_function__, which DTensor
+    has turned off anyway."""
+    made: AbstractContextManager[None] = torch._C.DisableTorchFunctionSubclass()
+    return made
 
 
 def set_local_tensor(tensor: Any, local: torch.Tensor) -> None:
