@@ -23,9 +23,21 @@ int PyException_SetTraceback(object *error, object *traceback);
 int PyCapsule_IsValid(object *capsule, const char *name);
 void *PyCapsule_GetPointer(object *capsule, const char *name);
 
+object *PyList_GetItem(object *list, intptr_t index);
+object *PyObject_Type(object *one);
+
 /* dlpack.h's. */
+typedef struct {
+    void *data;
+    int32_t device_type, device, dimensions;
+    uint8_t code, bits;
+    uint16_t lanes;
+    int64_t *shape, *strides;
+    uint64_t byte_offset;
+} tensor;
+
 typedef struct managed {
-    unsigned char tensor[48];
+    tensor tensor;
     object *manager; /* keeps all that the tensor refers to, and the tensor */
     void (*deleter)(struct managed *managed);
 } managed;
@@ -143,6 +155,46 @@ void odc_tell(void *callable, int32_t level, const char *line) {
         keep_unless(result);
         PyGILState_Release(state);
     }
+}
+
+/* ---- Tensors ---- */
+
+/* Where a tensor is, and of what kind. The last two words tell other devices, types, shapes and gaps. */
+typedef struct {
+    uint64_t address, numel, kind, shape;
+} description;
+_Static_assert(sizeof(description) == 32, "WORDS of _native.py");
+
+static description described(const tensor *of) {
+    description made = {(uintptr_t)of->data + of->byte_offset, 1, 0, (uint64_t)of->dimensions};
+    int contiguous = 1;
+    for (int32_t i = of->dimensions; i-- > 0;) {
+        contiguous &= of->shape[i] == 1 || (uint64_t)of->strides[i] == made.numel;
+        made.numel *= (uint64_t)of->shape[i];
+        made.shape = made.shape * UINT64_C(0x9E3779B97F4A7C15) + (uint64_t)of->shape[i];
+    }
+    contiguous |= made.numel == 0;
+    made.kind = (uint64_t)(uint8_t)of->device_type << 56 | (uint64_t)(uint8_t)of->device << 48 |
+                (uint64_t)of->code << 40 | (uint64_t)of->bits << 32 | (uint64_t)of->lanes << 16 | (uint64_t)contiguous;
+    return made;
+}
+
+/* Describes the tensors of a list up to the first that is not of the class `type` itself or that `describe`, of its exchange
+ * table, refuses. Returns how many. */
+size_t odc_describe(object *list, size_t count, object *type, int (*describe)(void *one, tensor *out),
+                    description *into) {
+    for (size_t i = 0; i < count; ++i) {
+        object *const one = PyList_GetItem(list, (intptr_t)i);
+        object *const its_type = one ? PyObject_Type(one) : NULL;
+        tensor seen;
+        Py_DecRef(its_type);
+        if (its_type != type || describe(one, &seen) != 0) {
+            PyErr_Clear();
+            return i;
+        }
+        into[i] = described(&seen);
+    }
+    return count;
 }
 
 /* ---- Loops. Addresses are numbers, since Python has arrays of those. ---- */

@@ -63,6 +63,18 @@ def make_capsule(owner: object, address: int, numel: int, type: Type, device: tu
     return _new(ctypes.addressof(managed), _NAME, drop_capsule)
 
 
+def describer(kind: type) -> int | None:
+    """The address of the function of a class's exchange table (DLPack 1.x) that describes an object of exactly this
+    class and keeps nothing; None: it has none."""
+    capsule = getattr(kind, "__dlpack_c_exchange_api__", None)
+    if capsule is None:
+        return None
+    table = _get_pointer(id(capsule), b"dlpack_exchange_api")
+    major = ctypes.c_uint32.from_address(table).value
+    words = (ctypes.c_void_p * 6).from_address(table)  # version, an older table, and functions
+    return words[5] if major == 1 else None
+
+
 @dataclass(frozen=True)
 class Seen:
     """The tensor of a capsule. `type` None: not a shard's type; `kind` names it."""

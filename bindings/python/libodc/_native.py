@@ -24,6 +24,15 @@ look = _native.odc_look
 exchange = _native.odc_exchange
 tell = _native.odc_tell
 
+WORDS = 4
+"""Of a tensor's description: its address, its number of elements, what tells its device, type and whether it is
+contiguous, and what tells its shape."""
+
+describe: Any = _native.odc_describe
+"""Of how many of a list's first tensors the array now has the descriptions."""
+describe.restype = ctypes.c_size_t
+describe.argtypes = (ctypes.py_object, ctypes.c_size_t, ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p)
+
 take_kept: Any = _native.odc_take_kept
 """Returns, and forgets, what a callback of this thread has raised since the last time, or None."""
 take_kept.restype = ctypes.py_object

@@ -126,7 +126,8 @@ def full_parameters(model: Any) -> dict[str, Tensor]:
 
 @contextmanager
 def no_warnings() -> Iterator[None]:
-    """The package logs no warning, for example of collectives in a minibatch."""
+    """The package logs no warning, for example of collectives in a minibatch; where ODC_TEST_ATTACH wants parameters in
+    slices, attach says which cannot live there."""
     with warnings_logged() as lines:
         yield
-    assert not lines
+    assert not [line for line in lines if "cannot live in their slices" not in line]

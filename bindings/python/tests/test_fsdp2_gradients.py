@@ -284,10 +284,11 @@ def test_large_and_small_gradients() -> None:
     run_torch_ranks(2, wide)
 
 
-def anywhere(rank: int, size: int, large: int, layout: Callable[[Tensor], Tensor]) -> None:
-    """The sync writes into the .grad that is there, however it lies in memory, and autograd knows that it did. `large`:
-    elements from which on torch divides."""
-    bulk._LARGE = large
+def anywhere(rank: int, size: int, bulks: dict[str, Any], layout: Callable[[Tensor], Tensor]) -> None:
+    """The sync writes into the .grad that is there, however it lies in memory, and autograd knows that it did. `bulks`:
+    attributes of the module bulk."""
+    for name, value in bulks.items():
+        setattr(bulk, name, value)
     model, alike = Case().sharded(mesh_of(size)), Case().sharded(mesh_of(size))
     copies: Any = {"timeout": LIMIT, "gradients": "copy"}
     with attach(model, adamw(model), **copies) as job, attach(alike, adamw(alike), **copies) as other:
@@ -311,6 +312,8 @@ def anywhere(rank: int, size: int, large: int, layout: Callable[[Tensor], Tensor
 
 
 @pytest.mark.parametrize("layout", [torch.clone, transposed])
-@pytest.mark.parametrize("large", [1, 1 << 16])
-def test_gradients_are_written_where_they_are(large: int, layout: Callable[[Tensor], Tensor]) -> None:
-    run_torch_ranks(2, anywhere, large, layout)
+@pytest.mark.parametrize(
+    "bulks", [{"_LARGE": 1}, {}, {"_describer": None}], ids=["torch divides", "small", "torch 2.9"]
+)
+def test_gradients_are_written_where_they_are(bulks: dict[str, Any], layout: Callable[[Tensor], Tensor]) -> None:
+    run_torch_ranks(2, anywhere, bulks, layout)

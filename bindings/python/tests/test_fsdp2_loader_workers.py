@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+import pytest
 from fsdp2_models import Net, adamw, mesh_of, sample, shard_blocks, square_loss
 from torch_ranks import run_torch_ranks, torch
 
@@ -45,22 +46,32 @@ def local_sum(model: Any) -> float:
     return float(sum(one.sum() for one in locals))
 
 
-def trained(rank: int, size: int) -> None:
+def seen_by_workers(model: Any, minibatch: int, rank: int) -> Iterator[Any]:
+    """The microbatches; the workers see the model as it was when they were forked."""
+    loader = torch.utils.data.DataLoader(
+        Samples(model, minibatch, rank), batch_size=None, num_workers=2, multiprocessing_context="fork"
+    )
+    expected = local_sum(model)
+    for x, seen in loader:
+        assert seen == expected
+        yield x
+
+
+def trained(rank: int, size: int, living: dict[str, Any]) -> None:
     model = Net()
     shard_blocks(model, mesh_of(size))
     optimizer = adamw(model)
-    with fsdp2.attach(model, optimizer) as job:
+    with fsdp2.attach(model, optimizer, **living) as job:
         for minibatch in range(3):
-            loader = torch.utils.data.DataLoader(
-                Samples(model, minibatch, rank), batch_size=None, num_workers=2, multiprocessing_context="fork"
-            )
-            expected = local_sum(model)
-            for x, seen in loader:
-                assert seen == expected
+            for x in seen_by_workers(model, minibatch, rank):
                 square_loss(model, x, 1.0 / (size * MICROBATCHES))
             job.sync_gradients()
-            optimizer.step()  # leaves .grad for the next minibatch's workers to see
+            assert sum(1 for _ in seen_by_workers(model, minibatch, rank)) == MICROBATCHES  # and its gradients
+            optimizer.step()
 
 
-def test_workers_forked_while_attached() -> None:
-    run_torch_ranks(2, trained)
+@pytest.mark.parametrize(
+    "living", [{}, {"parameters": "slice", "gradients": "view"}], ids=["copies", "slices and views"]
+)
+def test_workers_forked_while_attached(living: dict[str, Any]) -> None:
+    run_torch_ranks(2, trained, living)

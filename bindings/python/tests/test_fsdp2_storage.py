@@ -153,6 +153,33 @@ def test_a_parameter_that_plain_tensors_see_is_copied() -> None:
     run_torch_ranks(2, plain_tensors)
 
 
+def leaving(rank: int, size: int) -> None:
+    """What stops to live in its slice after attach is told once, with what it costs."""
+    model = Case().sharded(mesh_of(size))
+    optimizer = adamw(model)
+    with warnings_logged() as lines, attach(model, optimizer, timeout=LIMIT, parameters="slice") as job:
+        for minibatch in range(3):
+            loaded = {name: one.detach().clone() for name, one in model.state_dict().items()}
+            seen = loaded["first.weight"].to_local()[:1] if minibatch > 0 else None
+            model.load_state_dict(loaded, assign=True)
+            del loaded
+            job.publish()
+            if rank == 0:  # others' shards are padded, so FSDP2 has copied them
+                assert (seen is None) == all(group.homes.hold_all() for group in job._groups)
+            assert bool(lines) == (rank == 0 and seen is not None)
+            train(job, model, optimizer, minibatch)
+        nbytes = model.first.weight.to_local().nbytes
+    words = (
+        f"odc: 1 parameters no longer live in their slices: each publish copies them, {nbytes / 2**20:.2f} MiB a rank, "
+        'and their memory is beside the slices: "first.weight" (seen by other tensors)'
+    )
+    assert lines == ([words] if rank == 0 else [])
+
+
+def test_parameters_that_leave_their_slices_are_told() -> None:
+    run_torch_ranks(2, leaving)
+
+
 def in_bf16(size: int) -> Any:
     model = Case().made()
     shard_blocks(model, mesh_of(size), mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 logger = logging.getLogger("libodc")
 
@@ -43,5 +43,26 @@ class Advice:
                 "is a sum over",
             )
 
+    def on_copies(self, why: Mapping[str, str], nbytes: int) -> None:
+        """Parameters lived in their slices before. `why`: reasons by name. `nbytes`: of them on this rank."""
+        if why:
+            self._give(
+                "copies",
+                f"{len(why)} parameters no longer live in their slices: each publish copies them, {nbytes / 2**20:.2f} "
+                f"MiB a rank, and their memory is beside the slices: {by_reason(why)}",
+            )
+
     def on_no_weight(self) -> None:
         self._give("weight", "the sum of weight over ranks is 0: the gradients are not divided")
+
+
+def by_reason(why: Mapping[str, str]) -> str:
+    """`why`: reasons by parameters' names."""
+    names: dict[str, list[str]] = {}
+    for name, reason in why.items():
+        names.setdefault(reason, []).append(name)
+    return ", ".join(f"{_first_of(several)} ({reason})" for reason, several in names.items())
+
+
+def _first_of(names: list[str]) -> str:
+    return f'"{names[0]}"' if len(names) == 1 else f'"{names[0]}" and {len(names) - 1} more'

@@ -22,6 +22,7 @@ from ..._log import is_unconfigured
 from ...context import Context, init
 from ...errors import ArgumentError, JobError, MismatchError, NoMemoryError, UnsupportedError
 from ...route import Route
+from .advice import by_reason
 from .crosscheck import Crosscheck
 from .extension import ExtensionGroup
 from .gradient_views import Gradients
@@ -423,15 +424,8 @@ def _memory(groups: list[Group], digits: int) -> str:
 def _warn_of_copies(groups: list[Group]) -> None:
     why_copied = {name: why for group in groups for name, why in group.homes.reasons()}
     if why_copied:
-        names: dict[str, list[str]] = {}
-        for name, why in why_copied.items():
-            names.setdefault(why, []).append(name)
         logger.warning(
             "odc: %d parameters cannot live in their slices and are copied at each publish: %s",
             len(why_copied),
-            ", ".join(f"{_first_of(several)} ({why})" for why, several in names.items()),
+            by_reason(why_copied),
         )
-
-
-def _first_of(names: list[str]) -> str:
-    return f'"{names[0]}"' if len(names) == 1 else f'"{names[0]}" and {len(names) - 1} more'

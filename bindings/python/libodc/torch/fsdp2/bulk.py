@@ -11,10 +11,13 @@ from typing import Any
 
 import torch
 
+from ..._dlpack import describer
 from ..._loops import copy_each, divide_each_f32, divide_each_f64
+from ..._native import WORDS, describe
 
 _LARGE = 1 << 16  # elements, from which on memory counts for more than calls, and torch uses several threads
 
+_describer = describer(torch.Tensor)  # torch 2.10 and later have it
 _DIVIDE = {torch.float32: divide_each_f32, torch.float64: divide_each_f64}
 
 
@@ -53,13 +56,16 @@ class Quotients:
         if self._looped:
             self._from = addresses(sums)
             self._lengths = array("Q", [one.numel() for one in sums])
+            self._kinds = None if (described := descriptions(sums)) is None else described[2::WORDS]
 
     def write(self, divisor: float, into: list[torch.Tensor]) -> None:
         """Into tensors of one kind, which may be the sums themselves. The bits do not depend on a tensor's size: on a
         GPU only the foreach functions divide by a number itself."""
         kind, device = self._sums[0].dtype, self._sums[0].device
         by: Any = divisor if device.type != "cpu" else _as_tensor(divisor, kind)
-        to = self._addresses_of(into) if self._looped else None
+        to = None
+        if self._looped:
+            to = self._from if into is self._sums else self._addresses_of(into)
         if to is None:
             _divide(self._sums, by, into)
         else:
@@ -72,6 +78,9 @@ class Quotients:
 
     def _addresses_of(self, into: list[torch.Tensor]) -> array[int] | None:
         """None: some are not as the sums are."""
+        if (described := descriptions(into)) is not None:
+            alike = described[2::WORDS] == self._kinds and described[1::WORDS] == self._lengths
+            return described[::WORDS] if alike else None
         kind, plain = self._sums[0].dtype, torch.Tensor
         found = [
             one.data_ptr()
@@ -89,6 +98,16 @@ def kind_of(values: torch.Tensor, into: torch.Tensor) -> tuple[object, ...]:
 
 def is_small(one: torch.Tensor) -> bool:
     return type(one) is torch.Tensor and one.is_cpu and one.is_contiguous() and one.numel() < _LARGE
+
+
+def descriptions(tensors: list[torch.Tensor]) -> array[int] | None:
+    """WORDS of each, equal if a tensor is where it was and as it was; None: torch does not describe some, or they are
+    not plain tensors."""
+    made = array("Q", bytes(8 * WORDS * len(tensors)))
+    if _describer is None:
+        return None
+    at, _ = made.buffer_info()
+    return made if describe(tensors, len(tensors), torch.Tensor, _describer, at) == len(tensors) else None
 
 
 def addresses(tensors: Sequence[torch.Tensor]) -> array[int]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import Literal
 
 import torch
@@ -13,7 +13,7 @@ from torch.utils.dlpack import from_dlpack
 from ...memory import View
 from .forks import watch
 from .layout import Entry
-from .torch_state import local_tensor, set_local_tensor
+from .torch_state import local_tensor, quick_gradients, set_local_tensor
 
 Gradients = Literal["view", "copy"]
 
@@ -54,20 +54,28 @@ class GradientViews:
 
     def leave(self) -> None:
         """The gradients move to memory of their own."""
+        both = zip(self._trainable, self.gradients, strict=True)
         with torch.no_grad():
-            self.let_go(())
-
-    def let_go(self, used: Container[int]) -> None:
-        """Before the sums are set to zero. `used`: ids of parameters; the others' gradients are copied, since somebody
-        still waits to use them."""
-        for entry, gradient in zip(self._trainable, self.gradients, strict=True):
-            parameter = entry.parameter
-            if gradient is not None and parameter.grad is gradient:
-                parameter.grad = None if id(parameter) in used else _gradient(parameter, local_tensor(gradient).clone())
+            let_go([(entry, gradient) for entry, gradient in both if gradient is not None], ())
 
     @property
     def nbytes(self) -> int:
         return sum(local_tensor(one).nbytes for one in self.gradients if one is not None)
+
+
+def let_go(viewed: Iterable[tuple[Entry, torch.Tensor]], used: Container[int]) -> None:
+    """Before the sums are set to zero. `used`: ids of parameters; the others' gradients are copied, since somebody
+    still waits to use them."""
+    kept = []
+    with quick_gradients():
+        for entry, gradient in viewed:
+            parameter = entry.parameter
+            if parameter.grad is gradient:
+                parameter.grad = None
+                if id(parameter) not in used:
+                    kept.append((parameter, gradient))
+    for parameter, gradient in kept:
+        parameter.grad = _gradient(parameter, local_tensor(gradient).clone())
 
 
 def _leave(groups: list[GradientViews]) -> None:

@@ -14,8 +14,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .bulk import Quotients, kind_of
+from .gradient_views import let_go
 from .group import Group
-from .torch_state import local_tensor, local_tensors
+from .layout import Entry
+from .torch_state import local_tensor, local_tensors, quick_gradients
 
 
 class JobGradients:
@@ -47,6 +49,11 @@ class JobGradients:
         return [one for group in self._groups for one in group.views.gradients]
 
     @cached_property
+    def _viewed(self) -> list[tuple[Entry, torch.Tensor]]:
+        both = zip(self._entries, self._views, strict=True)
+        return [(entry, view) for entry, view in both if view is not None]
+
+    @cached_property
     def _in_place(self) -> list[tuple[Quotients, float]]:
         """Of the sums that are gradients, those of one kind and divisor together."""
         by_kind: dict[object, tuple[list[torch.Tensor], float]] = {}
@@ -68,7 +75,7 @@ class JobGradients:
         self._reduced = group
         if not self._before:
             self.left_over = self.unused()
-        if not group.took_part:
+        if not group.participation.any():
             parameters = [entry.parameter for entry in group.trainable]
             self._before.append((parameters, [one.grad for one in parameters]))
         if not group.adds:
@@ -107,47 +114,50 @@ class JobGradients:
     def fill(self, took_part: Sequence[bool], divisor: float | None) -> None:
         """Writes the sums, divided by `divisor` (None: each group's), into the gradient of each parameter that any rank
         had one for. A tied parameter is in several groups, and its gradient is the sum of all, as in plain FSDP2."""
-        parameters = [entry.parameter for entry in self._entries]
-        again = come_again({index: parameters[index] for index in self._tied if took_part[index]})
+        entries = self._entries
+        again = come_again({index: entries[index].parameter for index in self._tied if took_part[index]})
         if not self._adds:  # a single rank's FSDP2 has added the gradients of all groups
-            for index, parameter in enumerate(parameters):
-                if took_part[index] and index not in again and parameter.grad is not None:
-                    local_tensor(parameter.grad).div_(divisor or self._divisors[index])
+            for index, entry in enumerate(entries):
+                if took_part[index] and index not in again and entry.parameter.grad is not None:
+                    local_tensor(entry.parameter.grad).div_(divisor or self._divisors[index])
             return
         if self._filled is None or self._filled.key != (took_part, again):
             self._filled = self._find_filled(took_part, again)
         for sums, own_divisor in self._in_place:  # also what nobody has added to, which is zero
             sums.divide(divisor or own_divisor)
-        for index, view in self._filled.views:
-            parameters[index].grad = view
-        for indices, sums, own_divisor in self._filled.beside:
-            gradients: list[torch.Tensor] = []
-            made = []
-            for index in indices:
-                if (gradient := parameters[index].grad) is None:
-                    gradient = torch.empty_like(parameters[index])
-                    made.append((parameters[index], gradient))
-                gradients.append(gradient)
-            sums.write(divisor or own_divisor, local_tensors(gradients))
-            for parameter, gradient in made:
-                parameter.grad = gradient
+        with quick_gradients():
+            for entry, view in self._filled.views:
+                entry.parameter.grad = view
+        for beside, sums, own_divisor in self._filled.beside:
+            with quick_gradients():
+                gradients = [entry.parameter.grad for entry in beside]
+            made = [(index, beside[index].parameter) for index, one in enumerate(gradients) if one is None]
+            for index, parameter in made:
+                gradients[index] = torch.empty_like(parameter)
+            sums.write(divisor or own_divisor, local_tensors(gradients))  # type: ignore[arg-type]
+            for index, parameter in made:
+                parameter.grad = gradients[index]
         for index in again:
-            local: Any = local_tensor(parameters[index].grad)  # type: ignore[arg-type]
+            local: Any = local_tensor(entries[index].parameter.grad)  # type: ignore[arg-type]
             local.add_(self._sums[index].div(divisor or self._divisors[index]).to(local.device))
 
     def _find_filled(self, took_part: Sequence[bool], again: dict[int, int]) -> _Filled:
-        views: list[tuple[int, torch.Tensor]] = []
+        views: list[tuple[Entry, torch.Tensor]] = []
         by_kind: dict[object, list[int]] = {}
         for index, took in enumerate(took_part):
             if not took or index in again:
                 continue
             if (view := self._views[index]) is not None:
-                views.append((index, view))
+                views.append((self._entries[index], view))
             else:
                 kind = kind_of(self._sums[index], self._entries[index].local)
                 by_kind.setdefault((self._divisors[index], kind), []).append(index)
         beside = [
-            (indices, Quotients([self._sums[index] for index in indices]), self._divisors[indices[0]])
+            (
+                [self._entries[index] for index in indices],
+                Quotients([self._sums[index] for index in indices]),
+                self._divisors[indices[0]],
+            )
             for indices in by_kind.values()
         ]
         return _Filled((took_part, again), views, beside)
@@ -164,10 +174,8 @@ class JobGradients:
 
     def let_go(self) -> None:
         """Before a publish, which sets the sums to zero: of the views of them."""
-        if views := [group.views for group in self._groups if group.views.sums]:
-            used = _ids(one for index, one in enumerate(self._optimizers) if index not in self._to_step)
-            for one in views:
-                one.let_go(used)
+        if self._viewed:
+            let_go(self._viewed, _ids(one for index, one in enumerate(self._optimizers) if index not in self._to_step))
 
     def unused(self) -> bool:
         """Whether gradients of the last sync were neither used by a step nor cleared."""
@@ -180,16 +188,16 @@ class JobGradients:
     def local(self) -> list[torch.Tensor]:
         """This rank's part of each gradient, once for each parameter."""
         parameters = {id(entry.parameter): entry.parameter for entry in self._entries}
-        return local_tensors(one.grad for one in parameters.values() if one.grad is not None)
+        return local_tensors([one.grad for one in parameters.values() if one.grad is not None])
 
 
 @dataclass(frozen=True)
 class _Filled:
-    """What a sync writes, by indices of parameters; the next one does so, too, unless others take part."""
+    """What a sync writes; the next one does so, too, unless others take part."""
 
     key: tuple[Sequence[bool], dict[int, int]]  # which took part, and of these come_again()
-    views: list[tuple[int, torch.Tensor]]
-    beside: list[tuple[list[int], Quotients, float]]  # those of one kind and divisor together
+    views: list[tuple[Entry, torch.Tensor]]
+    beside: list[tuple[list[Entry], Quotients, float]]  # those of one kind and divisor together
 
 
 def come_again(parameters: dict[int, nn.Parameter]) -> dict[int, int]:
@@ -204,4 +212,4 @@ def come_again(parameters: dict[int, nn.Parameter]) -> dict[int, int]:
 
 def _ids(optimizers: Iterable[Optimizer]) -> set[int]:
     """Of their parameters."""
-    return {id(parameter) for one in optimizers for group in one.param_groups for parameter in group["params"]}
+    return {one for optimizer in optimizers for group in optimizer.param_groups for one in map(id, group["params"])}

@@ -8,6 +8,7 @@ import functools
 import math
 import weakref
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, Literal
 
 import torch
@@ -22,6 +23,7 @@ from .gradient_views import Gradients, GradientViews
 from .homes import TYPES, Homes, Parameters
 from .layout import Entry, Layout
 from .overlap import GatherWork, Overlap
+from .participation import Participation
 from .streams import Streams
 from .torch_state import (
     AllGather,
@@ -29,8 +31,8 @@ from .torch_state import (
     FsdpGroup,
     ReduceScatter,
     Settings,
+    SettingsOf,
     local_tensors,
-    with_other_settings,
 )
 
 _SUM = dist.ReduceOp.SUM
@@ -42,6 +44,7 @@ class JobHooks:
     """The part of a job that hooks and a Pool call."""
 
     backwards: Backwards
+    participation: Participation
     overlap: Overlap | None
     before_gather: Callable[[], None]
     before_exchange: Callable[[], None]  # a Pool publishes samples in the job's minibatch
@@ -93,8 +96,6 @@ class Group:
         self.next_output: int | None = None  # elements of the output of the last reduction's input
         self.pending: set[int] = set()  # indices in trainable with gradients not reduced yet
         self.reducing: list[int] = []
-        self.took_part: set[int] = set()  # reduced in this minibatch
-        self.backwards = [0] * len(trainable)  # in this minibatch, per parameter
         self._frozen = [entry for entry in layout.entries if not entry.trainable]
         # The last buffers that were checked, so that equal ones are not.
         self._gathers: tuple[Any, ...] | None = None
@@ -148,6 +149,7 @@ class Group:
             if live.gradients == "view" and self.sums is None and view is not None:
                 self.views.build(view, sums, live.tied)
         self._running = job.backwards
+        self.participation = job.participation.add_group(len(self.trainable))
         self.mine = Settings(self.all_gather(job), Add(self, job), 1.0, True)
         self.fsdp.apply(self.mine)
         for index, entry in enumerate(self.trainable):
@@ -178,7 +180,7 @@ class Group:
                 # Gradients accumulated over several backwards may be kept elsewhere.
                 group._unchecked[index] = None if index in group.pending else unsharded.grad
             group.pending.add(index)
-            group.backwards[index] += 1
+            group.participation.ran_backward(index)
             group._running.note_gradient()
 
         return note
@@ -205,7 +207,7 @@ class Group:
 
     def published_as(self, entries: list[Entry]) -> list[torch.Tensor]:
         """What is copied into their parts: the shards, or their bytes."""
-        shards = local_tensors(entry.parameter for entry in entries)
+        shards = local_tensors([entry.parameter for entry in entries])
         if self.layout.dtype is not torch.uint8:
             return shards
         both = zip(entries, shards, strict=True)
@@ -278,7 +280,7 @@ class Group:
         self.pending.clear()
         for index in self.reducing:
             self.views.reducing(index, self.trainable[index].parameter)
-        self.took_part.update(self.reducing)
+        self.participation.take(self.reducing)
 
     def add(self, full: torch.Tensor, overlap: Overlap | None) -> None:
         """`full`: the input of FSDP2's reduce-scatter: for each rank its parts of the parameters that took part."""
@@ -317,7 +319,7 @@ class Group:
         """`full` in the layout of all trainable parameters, with zeros for those that did not take part."""
         if full.numel() == self.layout.gradient_numel * self.ranks:
             self.reducing = list(range(len(self.trainable)))
-            self.took_part.update(self.reducing)
+            self.participation.take(self.reducing)
             return full
         took = [self.trainable[index] for index in self.reducing]
         lengths = [entry.gradient_length for entry in took]
@@ -345,42 +347,29 @@ class Group:
 # ---- of all groups at once: there may be hundreds, and each call costs ----
 
 
-def check_complete(groups: Sequence[Group]) -> None:
+def check_complete(groups: Sequence[Group], settings: SettingsOf) -> None:
     """Before the sync: raises if FSDP2 has not reduced some gradients, or its settings were changed."""
-    for group in groups:
-        if group.pending:
+    if any(map(attrgetter("pending"), groups)):
+        for group in groups:
+            if not group.pending:
+                continue
             names = ", ".join(f'"{group.trainable[index].name}"' for index in sorted(group.pending)[:3])
             raise PhaseError(
                 f'gradients of {len(group.pending)} parameters of FSDP group "{group.name}" ({names}…) are accumulated '
                 "but not reduced: the last backward of a rank in a minibatch needs set_requires_gradient_sync(True)"
             )
-    changed = next(with_other_settings([group.fsdp for group in groups], [group.mine for group in groups]), None)
-    if changed is not None:
+    if (changed := settings.first_changed()) is not None:
         raise PhaseError(
             f'the communication hooks, the gradient divide factor or the forced sum of FSDP group "{changed.name}" '
             "were changed after attach: set a factor before attach, or pass sync_gradients(divisor=…)"
         )
 
 
-def each_took_part(groups: Sequence[Group]) -> list[bool]:
-    """Of the trainable parameters, whether they were reduced in this minibatch."""
-    took: list[bool] = []
-    for group in groups:
-        count = len(group.trainable)
-        if len(group.took_part) == count:
-            took += [True] * count
-        else:
-            took += [index in group.took_part for index in range(count)]
-    return took
-
-
 def begin_minibatch(groups: Sequence[Group]) -> None:
     for group in groups:
         group.gathered = False
         group.pending.clear()
-        group.took_part.clear()
         group.next_output = None
-        group.backwards = [0] * len(group.trainable)
 
 
 class Gather(Buffers, AllGather):

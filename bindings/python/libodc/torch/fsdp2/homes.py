@@ -32,7 +32,7 @@ _ROWS = 64  # sums that a fingerprint of GPU memory consists of
 _SMALL = 8192  # bytes that are rather kept than summed: copying takes one call
 
 
-@dataclass
+@dataclass(slots=True)
 class _Home:
     entry: Entry
     memory: torch.Tensor  # the parameter's part of the slice, padded, with a storage of its own
@@ -82,6 +82,10 @@ class Homes:
             self._filled = filled
             self._memories = [memories.get(attribute) for attribute in self._fsdp.attributes]
             self._addresses = [one.data_ptr() for one in memories.values()]
+
+    def __bool__(self) -> bool:
+        """Whether a parameter can live in the slice."""
+        return bool(self._homes)
 
     def hold(self, entry: Entry) -> bool:
         """Whether the parameter is in its slice now."""
@@ -156,11 +160,6 @@ class Homes:
         if self._fingerprint is None or self._bits is None or not is_small(self._bits):
             return None
         return self._fingerprint, self._bits
-
-    def sources(self) -> list[int]:
-        """Ids of what FSDP2 gathers; empty: nothing of it can live in the slice. Those of tensors that live there stay
-        valid, because this keeps the tensors."""
-        return [id(one) for one in self._fsdp.memories()] if self._homes else []
 
     def _count_edits(self) -> list[int]:
         """Torch's counters, of each parameter and then of each shard of those that have a home."""

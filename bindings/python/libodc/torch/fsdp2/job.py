@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from operator import attrgetter
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -31,15 +32,16 @@ from .collective_count import CollectiveCount
 from .crosscheck import Crosscheck
 from .exchange import Exchange, Exchanged
 from .gradients import JobGradients
-from .group import Group, JobHooks, begin_minibatch, check_complete, each_took_part
+from .group import Group, JobHooks, begin_minibatch, check_complete
 from .homes import move_out
 from .local_shards import LocalShards
 from .overlap import Overlap, told_of_last
+from .participation import Participation
 from .report import MinibatchReport
 from .steps import Steps
 from .streams import Streams
 from .summary import JobSummary, RankSummary
-from .torch_state import reset, reset_after_exception
+from .torch_state import SettingsOf, reset, reset_after_exception
 from .totals import Given, given
 from .whole import copy_parameters, kept_unsharded
 
@@ -75,8 +77,10 @@ class Job:
         self._exchange = Exchange(context, sum(len(group.trainable) for group in groups))
         self._streams = streams
         self._crosscheck = crosscheck
+        self._participation = Participation()
         self._hooks = JobHooks(
             backwards=Backwards(self._gradients.drop_zeros),
+            participation=self._participation,
             overlap=overlap,
             before_gather=self._before_gather,
             before_exchange=self._before_exchange,
@@ -405,6 +409,7 @@ class Job:
 
     def _begin(self) -> None:
         """Publishes for the first time."""
+        self._settings = SettingsOf([group.fsdp for group in self._groups])
         self._reset_groups()
         self._publish()
         abort_hook.add(self._hooks)
@@ -416,7 +421,8 @@ class Job:
 
     def _publish(self) -> None:
         with torch.no_grad():
-            self._shards.publish()
+            if self._shards.publish():
+                self._advice.on_copies(*self._shards.left())
             self._gradients.let_go()
         self._context.publish()
         self._streams.published()
@@ -428,7 +434,7 @@ class Job:
         self._gradients.drop_zeros()
         if self._phase is Phase.SYNCED:  # some optimizers have not stepped
             self._publish()
-        check_complete(self._groups)
+        check_complete(self._groups, self._settings)
         if self._crosscheck is not None:
             self._crosscheck.read()
         self._reset_groups()
@@ -446,8 +452,8 @@ class Job:
 
     def _own_summary(self, call: str, numbers: Given, vetoes: bool, collectives: int) -> RankSummary:
         return RankSummary(
-            each_took_part(self._groups),
-            max([count for group in self._groups for count in group.backwards], default=0),
+            self._participation.each(),
+            self._participation.most_backwards(),
             len(self._context.claims()),
             call,
             vetoes,
@@ -468,6 +474,7 @@ class Job:
                 self._crosscheck.forget()
         if self._hooks.overlap is not None:
             self._hooks.overlap.synced()
+        self._participation.forget()
         begin_minibatch(self._groups)
         self._hooks.backwards.forget()
         with torch.no_grad():
@@ -542,7 +549,7 @@ class Job:
 
     def _check_finished(self) -> None:
         if self._hooks.backwards.unfinished():
-            reached = sum(1 for group in self._groups if group.took_part or group.pending)
+            reached = sum(1 for group in self._groups if group.participation.any() or group.pending)
             raise PhaseError(
                 f"a backward of minibatch {self._synced} has raised before its end, and {reached} of "
                 f"{len(self._groups)} FSDP groups have gradients of it, which cannot be taken out of the sums: call "
@@ -561,7 +568,9 @@ class Job:
             )
 
     def _any_gradients(self) -> bool:
-        return self._phase is Phase.PUBLISHED and any(group.took_part or group.pending for group in self._groups)
+        if self._phase is not Phase.PUBLISHED:
+            return False
+        return self._participation.any() or any(map(attrgetter("pending"), self._groups))
 
     def _check_no_gradients(self, why: str) -> None:
         if self._any_gradients():

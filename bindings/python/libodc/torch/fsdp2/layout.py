@@ -23,7 +23,7 @@ _ROWS = 256  # periods compared at once, which bounds the memory for it
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
-@dataclass
+@dataclass(slots=True)
 class Entry:
     """One parameter of a group. Offsets and lengths are those of one rank's part, in elements of the gathered or
     reduced type."""

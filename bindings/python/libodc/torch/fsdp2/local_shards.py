@@ -3,20 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Sequence
+from functools import cached_property
+from operator import is_not
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
 
 from ...errors import PhaseError
-from .bulk import Copies
+from .bulk import Copies, descriptions
 from .extension import ExtensionGroup
 from .group import Group
 from .homes import Homes, move_in
 from .layout import Entry
-from .torch_state import in_attributes, local_tensors
+from .torch_state import Memories, ModuleAttributes, local_tensors
+
+_State = tuple[torch.dtype, torch.Size, torch.device, int, bool]
 
 
 class LocalShards:
@@ -26,14 +30,16 @@ class LocalShards:
 
     def __init__(self, groups: Sequence[Group]) -> None:
         self._entries = [entry for group in groups for entry in group.layout.entries]
-        self._attributes = [entry.attribute for entry in self._entries]
+        self._attributes = ModuleAttributes(entry.attribute for entry in self._entries)
         self._parameters: list[Any] = [entry.parameter for entry in self._entries]
+        self._kinds = [one[:3] for one in _each_state(self._parameters)]
         self._states = _states(self._parameters)  # at the last publish
         gathered = [group for group in groups if group.layout.process_group is not None]
         self._captured = [group for group in gathered if isinstance(group, ExtensionGroup)]
         self._copied = [group for group in gathered if not isinstance(group, ExtensionGroup)]
         self._sources: list[int] | None = None  # what FSDP2 gathered, at the last publish
         # Found where they differ:
+        self._told: dict[str, str] = {}  # why parameters have not lived in slices since attach, by name
         self._away: list[Entry] = []
         self._copies = Copies([], [])
         self._in_bytes: list[tuple[Group, list[Entry], list[torch.Tensor]]] = []
@@ -41,18 +47,19 @@ class LocalShards:
         self._notes = Copies([], [])  # of them
         self._noting: list[Homes] = []  # the others
 
-    def refresh(self) -> _States:
+    def refresh(self) -> array[int] | list[_State]:
         """Reads the sharded parameters again, since loading may have replaced them."""
-        parameters = in_attributes(self._attributes)
-        if any([now is not before for now, before in zip(parameters, self._parameters, strict=True)]):
+        parameters = self._attributes.get()
+        if any(map(is_not, parameters, self._parameters)):
             self._replace(parameters)
         if (states := _states(parameters)) != self._states:
-            self._check_kinds(states)
+            self._check_kinds()
         return states
 
-    def publish(self) -> None:
-        """Copies those that do not live there into the slices, in the types that are gathered."""
-        moved = (self.refresh(), self._find_sources()) != (self._states, self._sources)
+    def publish(self) -> bool:
+        """Copies those that do not live there into the slices, in the types that are gathered. Returns whether some are
+        elsewhere than at the last publish."""
+        moved = (self.refresh(), self._memories.ids()) != (self._states, self._sources)
         if moved:
             move_in(group.homes for group in self._copied)
             self._find_copies()
@@ -63,14 +70,20 @@ class LocalShards:
             captured.capture()
         if moved:
             self._find_notes()
-            self._states, self._sources = _states(self._parameters), self._find_sources()
-            return
+            if self._sources is None:  # attach has told of them
+                self._told = self._without_home()
+            self._states, self._sources = _states(self._parameters), self._memories.ids()
+            return True
         self._notes.run(lambda index: self._bits[index])
         for homes in self._noting:
             homes.note()
+        return False
 
-    def _find_sources(self) -> list[int]:
-        return [one for group in self._copied for one in group.homes.sources()]
+    @cached_property
+    def _memories(self) -> Memories:
+        """Of groups in whose slices parameters may live. The ids of tensors that live there stay valid, because Homes
+        keeps them."""
+        return Memories(group.fsdp for group in self._copied if group.homes)
 
     def _find_copies(self) -> None:
         self._away, self._in_bytes, parts = [], [], list[torch.Tensor]()
@@ -83,6 +96,14 @@ class LocalShards:
             elif entries:
                 self._in_bytes.append((group, entries, theirs))
         self._copies = Copies(parts, [entry.local for entry in self._away])
+
+    def left(self) -> tuple[dict[str, str], int]:
+        """Parameters that lived in their slices at attach and no longer do: why, by name, and their bytes."""
+        why = {name: reason for name, reason in self._without_home().items() if name not in self._told}
+        return why, sum(entry.local.nbytes for entry in self._away if entry.name in why)
+
+    def _without_home(self) -> dict[str, str]:
+        return {name: reason for group in self._copied for name, reason in group.homes.reasons()}
 
     def _find_notes(self) -> None:
         for group in self._copied:
@@ -104,9 +125,9 @@ class LocalShards:
             entry.parameter = parameter  # type: ignore[assignment]
         self._parameters = parameters
 
-    def _check_kinds(self, states: _States) -> None:
-        for entry, was, now in zip(self._entries, _kinds(self._states), _kinds(states), strict=True):
-            if now != was:
+    def _check_kinds(self) -> None:
+        for entry, was, state in zip(self._entries, self._kinds, _each_state(self._parameters), strict=True):
+            if (now := state[:3]) != was:
                 before, after = (f"{dtype} {tuple(shape)} on {device}" for dtype, shape, device in (was, now))
                 raise PhaseError(
                     f'the shard of parameter "{entry.name}" was {before} at attach and is {after}: remove() the job '
@@ -114,28 +135,15 @@ class LocalShards:
                 )
 
 
-@dataclass
-class _States:
-    """Of shards. Lists of what many have: tuples of each would wake the garbage collector."""
-
-    dtypes: list[torch.dtype]
-    shapes: list[torch.Size]
-    devices: list[torch.device]
-    addresses: list[int]
-    contiguous: list[bool]
-
-
-def _states(parameters: list[Any]) -> _States:
+def _states(parameters: list[Any]) -> array[int] | list[_State]:
+    """Of shards; equal if each is where it was and as it was."""
     shards = local_tensors(parameters)
-    return _States(
-        [one.dtype for one in shards],
-        [one.shape for one in shards],
-        [one.device for one in shards],
-        [one.data_ptr() if type(one) is torch.Tensor else 0 for one in shards],
-        [one.is_contiguous() for one in shards],
-    )
+    described = descriptions(shards)
+    return _each_state(parameters) if described is None else described
 
 
-def _kinds(states: _States) -> Iterator[tuple[torch.dtype, torch.Size, torch.device]]:
-    """What must stay as it was."""
-    return zip(states.dtypes, states.shapes, states.devices, strict=True)
+def _each_state(parameters: list[Any]) -> list[_State]:
+    return [
+        (one.dtype, one.shape, one.device, one.data_ptr() if type(one) is torch.Tensor else 0, one.is_contiguous())
+        for one in local_tensors(parameters)
+    ]

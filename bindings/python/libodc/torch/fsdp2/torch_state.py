@@ -10,9 +10,10 @@ import functools
 import importlib
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from types import FrameType
 from typing import Any
 
@@ -32,9 +33,12 @@ __all__ = [
     "AllGather",
     "Buffers",
     "FsdpGroup",
+    "Memories",
     "ModuleAttribute",
+    "ModuleAttributes",
     "ReduceScatter",
     "Settings",
+    "SettingsOf",
     "after_backward",
     "check_torch",
     "collectives",
@@ -42,15 +46,14 @@ __all__ = [
     "fsdp_groups",
     "has_post_accumulate_hook",
     "has_tensor_hook",
-    "in_attributes",
     "local_tensor",
     "local_tensors",
     "other_threads_communicate",
     "others_see",
+    "quick_gradients",
     "reset",
     "reset_after_exception",
     "set_local_tensor",
-    "with_other_settings",
 ]
 
 
@@ -96,6 +99,7 @@ PRIVATE = (
     _Read("fsdp_collectives", "DefaultAllGather", "another communication hook", _GETTER),
     _Read("fsdp_collectives", "DefaultReduceScatter", "another communication hook", _GETTER),
     _Read("torch._C", "_current_graph_task_id", "which backward runs", "a context of autograd with its number"),
+    _Read("torch._C", "DisableTorchFunctionSubclass", "many .grad at once", "nothing: it would take twice as long"),
     _Read("torch._C", "_storage_Use_Count", "whether others see a parameter's memory", "a getter of UntypedStorage"),
     _Read("UntypedStorage", "_cdata", "whether others see a parameter's memory", "as above"),
     _Read("ExecutionEngine", "queue_callback", "the end of a backward", "torch.autograd.graph, if it had such a hook"),
@@ -189,9 +193,16 @@ class ModuleAttribute:
         return parameter  # type: ignore[no-any-return]
 
 
-def in_attributes(attributes: Iterable[ModuleAttribute]) -> list[Any]:
-    """As get() of each."""
-    return [one.module._parameters.get(one.name) for one in attributes]
+class ModuleAttributes:
+    """Many of them. Loops of the interpreter's own, since bytecode takes longer."""
+
+    def __init__(self, attributes: Iterable[ModuleAttribute]) -> None:
+        both = [(one.module, one.name) for one in attributes]
+        self._modules, self._names = [module for module, _ in both], [name for _, name in both]
+
+    def get(self) -> list[Any]:
+        """As that of each."""
+        return list(map(dict.get, map(attrgetter("_parameters"), self._modules), self._names))
 
 
 @dataclass(frozen=True)
@@ -337,17 +348,36 @@ def reset(groups: Iterable[FsdpGroup]) -> None:
         one.module.reshard()
 
 
-def with_other_settings(groups: Iterable[FsdpGroup], settings: Iterable[Settings]) -> Iterator[FsdpGroup]:
-    """Those that have others than these."""
-    for group, mine in zip(groups, settings, strict=True):
-        raw = group._raw
-        if (
-            raw._all_gather_comm is not mine.all_gather
-            or raw._reduce_scatter_comm is not mine.reduce_scatter
-            or raw.gradient_divide_factor != mine.divide_factor
-            or raw.force_sum_reduction_for_comms != mine.force_sum
-        ):
-            yield group
+class SettingsOf:
+    """Of groups, as they are when this is made."""
+
+    _names = "_all_gather_comm", "_reduce_scatter_comm", "gradient_divide_factor", "force_sum_reduction_for_comms"
+
+    def __init__(self, groups: Sequence[FsdpGroup]) -> None:
+        self._groups = groups
+        self._raw = [one._raw for one in groups]
+        self._before = self._read()
+
+    def _read(self) -> list[list[Any]]:
+        # Not a tuple of each: many objects wake the garbage collector.
+        return [list(map(attrgetter(name), self._raw)) for name in self._names]
+
+    def first_changed(self) -> FsdpGroup | None:
+        now = self._read()
+        if now == self._before:
+            return None
+        both = zip(zip(*now, strict=True), zip(*self._before, strict=True), strict=True)
+        return next(one for one, (is_, was) in zip(self._groups, both, strict=True) if is_ != was)
+
+
+class Memories:
+    """What FSDP2 gathers of groups."""
+
+    def __init__(self, groups: Iterable[FsdpGroup]) -> None:
+        self._parameters = [one for group in groups for one in group._raw.fsdp_params]
+
+    def ids(self) -> list[int]:
+        return list(map(id, map(attrgetter("_sharded_param_data"), self._parameters)))
 
 
 def local_tensor(tensor: torch.Tensor) -> Any:
@@ -355,8 +385,19 @@ def local_tensor(tensor: torch.Tensor) -> Any:
     return getattr(tensor, "_local_tensor", tensor)
 
 
-def local_tensors(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+def local_tensors(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    try:
+        return list(map(attrgetter("_local_tensor"), tensors))
+    except AttributeError:  # others are among them
+        pass
     return [getattr(one, "_local_tensor", one) for one in tensors]
+
+
+def quick_gradients() -> AbstractContextManager[None]:
+    """In the block .grad of a DTensor takes half the time: torch does not look for a __torch_function__, which DTensor
+    has turned off anyway."""
+    made: AbstractContextManager[None] = torch._C.DisableTorchFunctionSubclass()
+    return made
 
 
 def set_local_tensor(tensor: Any, local: torch.Tensor) -> None:
