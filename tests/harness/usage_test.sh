@@ -12,8 +12,7 @@ for script in bindings/python/bench/fsdp2_hosts.sh docs/schedules.sh lib/transpo
     packaging/abi/check.sh tests/install.sh tests/run.sh tests/venv.sh tests/harness/hosts.sh tests/perf/table.sh tools/demo.sh; do
     [[ " ${scripts[*]} " == *" $script "* ]] || fail "$script has no usage"
 done
-own=$(cd "$ODC_SOURCE_DIR" && grep -rlE --include='*.sh' 'usage=|\?"?usage|echo "?usage' bindings docs lib packaging tests tools |
-    grep -vE '_test\.sh$|harness/usage\.sh$')
+own=$(cd "$ODC_SOURCE_DIR" && grep -LE '/usage\.sh|replay_rows\.sh' "${scripts[@]}")
 [ -z "$own" ] || fail "these print a usage without usage.sh: $own"
 cd "$work" || exit 1
 for script in "${scripts[@]}"; do

@@ -87,7 +87,7 @@ struct Job {
                 others.push_back(std::make_unique<Other>());
                 remotes.push_back(std::make_unique<RemoteRank>(RemoteRank{
                     rank, static_cast<int>(host), &endpoint, endpoint.connect(others.back()->endpoint.name()),
-                    port.name, RankReplica(*images, rank, size, 77, "there")}));
+                    port.name, RankReplica(*images, rank, size, 77, "there"), nullptr}));
             }
         }
         packets = std::make_unique<ReliableStream>(mine, kToken, remotes, [](RemoteRank &, const ControlMessage &) {});

@@ -109,7 +109,7 @@ struct Listener {
         images->allocate_record(64);  // number 0 means no record
         remotes.push_back(nullptr);
         remotes.push_back(std::make_unique<RemoteRank>(RemoteRank{
-            1, 1, &endpoint, endpoint.connect(endpoint.name()), {}, RankReplica(*images, 1, 2, 77, "there")}));
+            1, 1, &endpoint, endpoint.connect(endpoint.name()), {}, RankReplica(*images, 1, 2, 77, "there"), nullptr}));
         packets = std::make_unique<ReliableStream>(
             mine, kToken, remotes, [this](RemoteRank &, const ControlMessage &message) {
                 const uint64_t minibatch = std::get<LeftMessage>(message).minibatch;

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of the network's time the training example hides: two summary.json of it, of a fast link and of a slow one.
-example_nodes.sh makes them."""
+"""How much of the network's time the training example hides: the number of timed minibatches, and
+two summary.json of it, of a fast link and of a slow one. example_nodes.sh makes them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from pathlib import Path
 
 from links import RATE, hidden
 
-MINIBATCHES = 5  # that example_nodes.sh has it time
-
 
 def main() -> None:
-    fast, slow = (json.loads(Path(name).read_text()) for name in sys.argv[1:])
+    minibatches = int(sys.argv[1])
+    fast, slow = (json.loads(Path(name).read_text()) for name in sys.argv[2:])
     print(f"\n{'s a minibatch':30}{'fast link':>10}{RATE:>10}  tokens/s  MB into a host  hidden")
     for one, other in zip(fast["arms"], slow["arms"], strict=True):
         assert one["name"] == other["name"]
-        times = [arm["seconds"] / MINIBATCHES for arm in (one, other)]
+        times = [arm["seconds"] / minibatches for arm in (one, other)]
         moved = other["bytes_into_a_host"]
         print(
             f"{one['name']:30}{times[0]:10.2f}{times[1]:10.2f}{other['tokens_per_second']:10.0f}{moved / 1e6:16.1f}"

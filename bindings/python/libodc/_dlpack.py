@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DLPack capsules (dlpack.h, version 0.x, which all libraries support)."""
+"""DLPack (dlpack.h): capsules of version 0.x, which all libraries support, and the exchange tables of 1.x."""
 
 import ctypes
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ CPU, CUDA = 1, 2
 """Device types."""
 
 _NAME = b"dltensor"
+_TABLE = b"dlpack_exchange_api"
 _FLOAT, _UINT, _BFLOAT = 2, 1, 4
 _CODES = {
     Type.F32: (_FLOAT, 32),
@@ -45,6 +46,7 @@ class _Managed(ctypes.Structure):
 _get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
+_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
 _new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
     ("PyCapsule_New", ctypes.pythonapi)
 )
@@ -67,9 +69,9 @@ def describer(kind: type) -> int | None:
     """The address of the function of a class's exchange table (DLPack 1.x) that describes an object of exactly this
     class and keeps nothing; None: it has none."""
     capsule = getattr(kind, "__dlpack_c_exchange_api__", None)
-    if capsule is None:
+    if not _is_valid(id(capsule), _TABLE):
         return None
-    table = _get_pointer(id(capsule), b"dlpack_exchange_api")
+    table = _get_pointer(id(capsule), _TABLE)
     major = ctypes.c_uint32.from_address(table).value
     words = (ctypes.c_void_p * 6).from_address(table)  # version, an older table, and functions
     return words[5] if major == 1 else None

@@ -130,4 +130,5 @@ def no_warnings() -> Iterator[None]:
     slices, attach says which cannot live there."""
     with warnings_logged() as lines:
         yield
-    assert not [line for line in lines if "cannot live in their slices" not in line]
+    said = "cannot live in their slices" if "slice" in os.environ.get("ODC_TEST_ATTACH", "") else None
+    assert not [line for line in lines if said is None or said not in line]

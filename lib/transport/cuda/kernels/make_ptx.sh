@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Compiles add.cu to add_sm80.ptx and add_sm90.ptx, and exact.cu to exact_sm80.ptx, in FOLDER. Needs nvcc; the same release, named in the files' second lines, makes the same files.
+# Compiles add.cu to add_sm80.ptx and add_sm90.ptx, and exact.cu to exact_sm80.ptx, in FOLDER. Needs nvcc; the same release, named
+# in the files' second lines, makes the same files.
 #
 # usage: make_ptx.sh FOLDER, such as lib/transport/cuda/kernels
 set -eu

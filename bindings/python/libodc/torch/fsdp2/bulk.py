@@ -17,7 +17,7 @@ from ..._native import WORDS, describe
 
 _LARGE = 1 << 16  # elements, from which on memory counts for more than calls, and torch uses several threads
 
-_describer = describer(torch.Tensor)  # torch 2.10 and later have it
+_describer = describer(torch.Tensor)  # from torch 2.10 on, before that if another package adds it
 _DIVIDE = {torch.float32: divide_each_f32, torch.float64: divide_each_f64}
 
 
@@ -103,9 +103,9 @@ def is_small(one: torch.Tensor) -> bool:
 def descriptions(tensors: list[torch.Tensor]) -> array[int] | None:
     """WORDS of each, equal if a tensor is where it was and as it was; None: torch does not describe some, or they are
     not plain tensors."""
-    made = array("Q", bytes(8 * WORDS * len(tensors)))
     if _describer is None:
         return None
+    made = array("Q", bytes(8 * WORDS * len(tensors)))
     at, _ = made.buffer_info()
     return made if describe(tensors, len(tensors), torch.Tensor, _describer, at) == len(tensors) else None
 

@@ -349,15 +349,12 @@ class Group:
 
 def check_complete(groups: Sequence[Group], settings: SettingsOf) -> None:
     """Before the sync: raises if FSDP2 has not reduced some gradients, or its settings were changed."""
-    if any(map(attrgetter("pending"), groups)):
-        for group in groups:
-            if not group.pending:
-                continue
-            names = ", ".join(f'"{group.trainable[index].name}"' for index in sorted(group.pending)[:3])
-            raise PhaseError(
-                f'gradients of {len(group.pending)} parameters of FSDP group "{group.name}" ({names}…) are accumulated '
-                "but not reduced: the last backward of a rank in a minibatch needs set_requires_gradient_sync(True)"
-            )
+    if (group := next(filter(attrgetter("pending"), groups), None)) is not None:
+        names = ", ".join(f'"{group.trainable[index].name}"' for index in sorted(group.pending)[:3])
+        raise PhaseError(
+            f'gradients of {len(group.pending)} parameters of FSDP group "{group.name}" ({names}…) are accumulated '
+            "but not reduced: the last backward of a rank in a minibatch needs set_requires_gradient_sync(True)"
+        )
     if (changed := settings.first_changed()) is not None:
         raise PhaseError(
             f'the communication hooks, the gradient divide factor or the forced sum of FSDP group "{changed.name}" '

@@ -39,7 +39,7 @@ class LocalShards:
         self._copied = [group for group in gathered if not isinstance(group, ExtensionGroup)]
         self._sources: list[int] | None = None  # what FSDP2 gathered, at the last publish
         # Found where they differ:
-        self._told: dict[str, str] = {}  # why parameters have not lived in slices since attach, by name
+        self._told: set[str] = set()  # names of parameters that have not lived in slices since attach
         self._away: list[Entry] = []
         self._copies = Copies([], [])
         self._in_bytes: list[tuple[Group, list[Entry], list[torch.Tensor]]] = []
@@ -71,7 +71,7 @@ class LocalShards:
         if moved:
             self._find_notes()
             if self._sources is None:  # attach has told of them
-                self._told = self._without_home()
+                self._told = set(self._without_home())
             self._states, self._sources = _states(self._parameters), self._memories.ids()
             return True
         self._notes.run(lambda index: self._bits[index])
@@ -100,7 +100,8 @@ class LocalShards:
     def left(self) -> tuple[dict[str, str], int]:
         """Parameters that lived in their slices at attach and no longer do: why, by name, and their bytes."""
         why = {name: reason for name, reason in self._without_home().items() if name not in self._told}
-        return why, sum(entry.local.nbytes for entry in self._away if entry.name in why)
+        entries = [entry for group in self._copied for entry in group.layout.entries]
+        return why, sum(entry.local.nbytes for entry in entries if entry.name in why)
 
     def _without_home(self) -> dict[str, str]:
         return {name: reason for group in self._copied for name, reason in group.homes.reasons()}
