@@ -6,16 +6,19 @@
 #include "bootstrap/peer_info.h"
 #include "memory/cache_slot.h"
 #include "memory/control_block.h"
+#include "memory/exact_sum.h"
 #include "memory/partial_sum.h"
 #include "memory/shard_record.h"
 #include "memory/shared_arena.h"
 #include "routing/provider_table.h"
 #include "routing/transport_table.h"
 #include "transport/cuda/ipc_channel.h"
+#include "transport/cuda/kernels/exact.h"
 #include "transport/fabric/control_message.h"
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <initializer_list>
 #include <string_view>
 #include <type_traits>
@@ -25,10 +28,9 @@ namespace odc {
 
 namespace {
 
-// Whether these are the enumerators from 0 on.
+// Whether these are the enumerators from `value` on.
 template <class Enum>
-consteval bool in_order(std::initializer_list<Enum> all) {
-    int value = 0;
+consteval bool in_order_from(int value, std::initializer_list<Enum> all) {
     return std::all_of(all.begin(), all.end(), [&](Enum one) { return static_cast<int>(one) == value++; });
 }
 
@@ -62,13 +64,14 @@ static_assert(offsetof(TreeNode, doorbell) == 72);
 static_assert(offsetof(TreeNode, combined) == 80);
 static_assert(sizeof(ClaimCounter) == 16);
 static_assert(offsetof(ClaimCounter, taken) == 8);
-static_assert(static_cast<int>(RankState::Left) == 1 && static_cast<int>(RankState::Failed) == 2);
-static_assert(static_cast<int>(RankState::Lost) == 3 && static_cast<int>(RankState::Gone) == 4);
-static_assert(in_order({Call::None, Call::RegisterShard, Call::ReleaseShard, Call::Publish, Call::Gather,
-                        Call::ScatterAdd, Call::Wait, Call::Sync, Call::AllReduce, Call::Shutdown, Call::Abort,
-                        Call::Claim, Call::ReportCost, Call::GetSpeeds, Call::Finish}));
-static_assert(static_cast<int>(SelftestResult::SumsLost) == 1 && static_cast<int>(SelftestResult::Good) == 2);
-static_assert(static_cast<int>(SelftestStep::Opened) == 1 && static_cast<int>(SelftestStep::Judged) == 4);
+static_assert(in_order_from(0, {RankState::Running, RankState::Left, RankState::Failed, RankState::Lost,
+                                RankState::Gone}));
+static_assert(in_order_from(0, {Call::None, Call::RegisterShard, Call::ReleaseShard, Call::Publish, Call::Gather,
+                                Call::ScatterAdd, Call::Wait, Call::Sync, Call::AllReduce, Call::Shutdown, Call::Abort,
+                                Call::Claim, Call::ReportCost, Call::GetSpeeds, Call::Finish}));
+static_assert(in_order_from(0, {SelftestResult::Unusable, SelftestResult::SumsLost, SelftestResult::Good}));
+static_assert(in_order_from(0, {SelftestStep::None, SelftestStep::Opened, SelftestStep::Read, SelftestStep::Added,
+                                SelftestStep::Judged}));
 static_assert(offsetof(ControlBlock, rank) == 8);
 static_assert(offsetof(ControlBlock, size) == 12);
 static_assert(offsetof(ControlBlock, pid) == 16);
@@ -78,7 +81,7 @@ static_assert(offsetof(ControlBlock, gpu) == 184);
 static_assert(offsetof(ControlBlock, node_cache) == 216);
 static_assert(sizeof(NodeCacheLimit) == 16);
 static_assert(offsetof(NodeCacheLimit, bytes) == 8);
-static_assert(static_cast<int>(NodeCacheLimit::Kind::Auto) == 1 && static_cast<int>(NodeCacheLimit::Kind::Bytes) == 2);
+static_assert(in_order_from(0, {NodeCacheLimit::Kind::Off, NodeCacheLimit::Kind::Auto, NodeCacheLimit::Kind::Bytes}));
 static_assert(offsetof(ControlBlock, doorbell) == 256);
 static_assert(offsetof(ControlBlock, opened) == 320);
 static_assert(offsetof(ControlBlock, arrived) == 328);
@@ -147,7 +150,15 @@ static_assert(offsetof(ShardRecord, clamped) == 200);
 static_assert(sizeof(CacheSlot) == 64);
 static_assert(sizeof(PartialSum) == 64);
 static_assert(offsetof(PartialSum, clamped) == 8);
-static_assert(static_cast<int>(CacheState::Reading) == 1 && static_cast<int>(CacheState::GivenUp) == 3);
+static_assert(in_order_from(1, {CacheState::Reading, CacheState::Full, CacheState::GivenUp}));
+static_assert(CacheWord(5, CacheState::Full, 3).value() == (5 << 18 | 3 << 2 | 2));
+static_assert(PartialSum::kCountBits == 20);
+static_assert(kExactBits == 51 && kMostExactAddends == 4096 && kNotFinite == INT64_MIN);
+static_assert(ExponentVote::of(3).word() == 3 && ExponentVote::keeping(3).word() == -997);
+static_assert(sizeof(ExactTotals) == 32);
+static_assert(offsetof(ExactTotals, not_finite) == 8);
+static_assert(offsetof(ExactTotals, additions) == 16);
+static_assert(offsetof(ExactTotals, largest) == 24);
 
 static_assert(sizeof(Hello) == 128);
 static_assert(offsetof(Hello, version) == 8);
@@ -161,7 +172,8 @@ static_assert(sizeof(Reply) == 48);
 static_assert(offsetof(Reply, kind) == 8);
 static_assert(offsetof(Reply, bytes) == 12);
 static_assert(offsetof(Reply, mac) == 16);
-static_assert(static_cast<int>(ReplyKind::kWelcome) == 1 && static_cast<int>(ReplyKind::kHandles) == 6);
+static_assert(in_order_from(1, {ReplyKind::kWelcome, ReplyKind::kRefused, ReplyKind::kInfos, ReplyKind::kFailed,
+                                ReplyKind::kMet, ReplyKind::kHandles}));
 static_assert(sizeof(SentPeer) == 12);
 static_assert(offsetof(SentPeer, pid) == 4);
 static_assert(offsetof(SentPeer, fds) == 8);
@@ -176,10 +188,11 @@ static_assert(sizeof(NicInfo) == 1592);
 static_assert(sizeof(UnreachableInfo) == 1016);
 static_assert(sizeof(EndpointInfo) == 2048);
 static_assert(sizeof(ReadyInfo) == 16);
-static_assert(in_order({NicKind::Ethernet, NicKind::Wifi, NicKind::Tunnel, NicKind::IPoIB, NicKind::InfiniBand,
-                        NicKind::RoCE, NicKind::Efa, NicKind::Slingshot, NicKind::OmniPath, NicKind::Bridge,
-                        NicKind::Dummy, NicKind::Loopback}));
-static_assert(in_order({NicState::Up, NicState::Down, NicState::NoCarrier, NicState::Elsewhere, NicState::Unknown}));
+static_assert(in_order_from(0, {NicKind::Ethernet, NicKind::Wifi, NicKind::Tunnel, NicKind::IPoIB, NicKind::InfiniBand,
+                                NicKind::RoCE, NicKind::Efa, NicKind::Slingshot, NicKind::OmniPath, NicKind::Bridge,
+                                NicKind::Dummy, NicKind::Loopback}));
+static_assert(in_order_from(0, {NicState::Up, NicState::Down, NicState::NoCarrier, NicState::Elsewhere,
+                                NicState::Unknown}));
 static_assert(sizeof(NicAddress) == 64);
 static_assert(offsetof(NicAddress, address) == 36);
 static_assert(offsetof(NicAddress, speed) == 52);
@@ -189,7 +202,11 @@ static_assert(offsetof(NicAddress, family) == 60);
 static_assert(offsetof(NicAddress, prefix) == 61);
 static_assert(offsetof(NicAddress, kind) == 62);
 static_assert(offsetof(NicAddress, distance) == 63);
-static_assert(static_cast<int>(Nearness::Unknown) == 8 && static_cast<int>(Layout::Ready) == 6);
+static_assert(in_order_from(0, {Nearness::Self, Nearness::NvLink, Nearness::NvSwitch, Nearness::Switch,
+                                Nearness::HostBridge, Nearness::NumaNode, Nearness::Package, Nearness::OtherPackage,
+                                Nearness::Unknown}));
+static_assert(in_order_from(1, {Layout::ControlBlock, Layout::Identity, Layout::Nics, Layout::Unreachable,
+                                Layout::Endpoints, Layout::Ready}));
 static_assert(offsetof(EndpointName, name) == 4);
 static_assert(offsetof(IdentityInfo, identity) == 24);
 static_assert(offsetof(IdentityInfo, host) == 120);

@@ -36,8 +36,8 @@ void Context::shutdown() {
         fail(ODC_ERROR_PHASE, "odc_shutdown: this rank has left the job already");
     }
     left_ = true;
-    job_.log().info("leaves the job in minibatch {}", minibatch());
     const Job::CallScope scope(job_, Call::Shutdown);
+    job_.log().info("leaves the job in minibatch {}", minibatch());
     job_.leave();
     job_.channel().flush();
 }

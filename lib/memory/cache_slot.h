@@ -33,10 +33,10 @@ enum class CacheState : uint64_t { Reading = 1, Full = 2, GivenUp = 3 };
 class CacheWord {
 public:
     explicit CacheWord(uint64_t value) : value_(value) {}
-    CacheWord(uint64_t generation, CacheState state, size_t reader)
+    constexpr CacheWord(uint64_t generation, CacheState state, size_t reader)
         : value_(generation << kGenerationShift | uint64_t{reader} << kReaderShift | static_cast<uint64_t>(state)) {}
 
-    uint64_t value() const { return value_; }
+    constexpr uint64_t value() const { return value_; }
     uint64_t generation() const { return value_ >> kGenerationShift; }
     size_t reader() const { return value_ >> kReaderShift & kReaderMask; }  // a local rank
     CacheState state() const { return static_cast<CacheState>(value_ & kStateMask); }

@@ -23,6 +23,8 @@
 namespace odc {
 
 struct alignas(64) PartialSum {
+    static constexpr int kCountBits = 20;  // a host has at most 2^16 ranks (kTreeLevels)
+
     std::atomic<uint64_t> finished;  // generation << kCountBits | how many ranks have counted themselves in
     std::atomic<uint64_t> clamped;   // addends of exact sums that were, in this minibatch
 
@@ -39,7 +41,6 @@ struct alignas(64) PartialSum {
     }
 
 private:
-    static constexpr int kCountBits = 20;  // a host has at most 2^16 ranks (kTreeLevels)
     static constexpr uint64_t kCount = (uint64_t{1} << kCountBits) - 1;
 };
 
