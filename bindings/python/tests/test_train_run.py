@@ -61,14 +61,16 @@ def run(tmp_path: Path, *arguments: str, own: Sequence[Sequence[str]] = ((), ())
     return ended
 
 
-def forked(tmp_path: Path, *arguments: str, own: Sequence[Sequence[str]] = ((), ())) -> list[tuple[int, str, str]]:
+def forked(
+    tmp_path: Path, *arguments: str, own: Sequence[Sequence[str]] = ((), ()), seconds: float = 120
+) -> list[tuple[int, str, str]]:
     """The same by ranks that have torch already."""
     joining = {"ODC_SIZE": "2", "ODC_JOB": f"train-{os.getpid()}-{tmp_path.name}"}
     ranks = [
         Script([str(SCRIPT), *arguments, *own[rank]], os.environ | joining | {"ODC_RANK": str(rank)}, tmp_path)
         for rank in range(2)
     ]
-    return end_all(ranks, 400)
+    return end_all(ranks, seconds)
 
 
 @pytest.fixture
@@ -160,7 +162,7 @@ def test_real_compute(tmp_path: Path, corpus: Path) -> None:
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_real_compute_with_a_slow_rank(tmp_path: Path, corpus: Path) -> None:
     settings = ["--data", str(corpus), "--rounds", "3", "--turn", "2", "--rate", "0.01", *SMALL]
-    (status, out, err), (other_status, _, _) = forked(tmp_path, "compute", "--slow", "1", *settings)
+    (status, out, err), (other_status, _, _) = forked(tmp_path, "compute", "--slow", "1", *settings, seconds=400)
     assert (status, other_status) == (0, 0), err
     assert "rank 1 shares its core with a busy process" in out
     summary = check_report(tmp_path, "compute")
