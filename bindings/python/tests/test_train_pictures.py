@@ -84,11 +84,12 @@ def test_pictures_carry_the_verdict_and_no_gain_that_it_refuses(
         words.extend(text.get_text() for text in figure.findobj(Text))
 
     monkeypatch.setattr(Figure, "savefig", collect)
-    gain = Gain("schedule", COLLECTIVE, ODC_MINI, [1.5, 1.2, 1.3])
+    gain = Gain("schedule", COLLECTIVE, ODC_MINI, [1.5, 1.2, 1.3, 1.3, 1.3, 1.2, 9.0])
     for verdict, shown in (("verdict: 1.20 to 1.50x", True), ("verdict: not resolved: other programs", False)):
         words.clear()
         Pictures(tmp_path, "title", verdict).gains([gain])
         assert f"title\n{verdict}" in words and ("1.30x" in words) == shown
+        assert ("> 9.00x" in words) == shown
 
 
 def test_a_gain_has_its_spread() -> None:

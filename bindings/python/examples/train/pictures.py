@@ -61,8 +61,8 @@ class Pictures:
             axes.plot(shown, [place] * len(shown), "o", color="black", markersize=4)
             if resolved(self._verdict):
                 axes.text(0.02 * top, place, f"{gain.median:.2f}x", va="center", fontsize=11, fontweight="bold")
-            if cut := ", ".join(f"{ratio:.2f}x" for ratio in gain.ratios if ratio > top):
-                axes.text(top * 1.01, place, f"> {cut}", va="center", fontsize=8)
+                if cut := ", ".join(f"{ratio:.2f}x" for ratio in gain.ratios if ratio > top):
+                    axes.text(top * 1.01, place, f"> {cut}", va="center", fontsize=8)
         axes.barh(0, 0, color=_BAR, label="median of all pairs of turns")
         axes.plot([], "o", color="black", markersize=4, label="one pair of turns, beside each other in time")
         axes.axvline(1, color="black", linewidth=0.8, linestyle="--", label="equally fast")
