@@ -228,6 +228,8 @@ static void interrupt_a_wait(int rank, int size, const char *job, void *arg) {
         gpu_begin_capture(stream); /* none of the library's work may be captured into a graph */
         CHECK_ERROR(odc_wait(context, operation), ODC_ERROR_ARGUMENT, "captur");
         CHECK_EQUAL(gpu_end_capture(stream), 0);
+    }
+    if (status != ODC_OK) {
         CHECK_OK(odc_wait(context, operation));
     }
     gpu_wait(stream);
