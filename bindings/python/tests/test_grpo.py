@@ -103,6 +103,9 @@ def test_the_arms_have_the_same_rewards_on_any_number_of_ranks(tmp_path: Path) -
         assert arm["rollout_steps"] <= arm["rollout_steps_in_lock_step"]
     for other in ("fsdp2-equal", "fsdp2-packed", "odc-packed"):
         assert_same_first_update(arms, other)
+    same = [a == b for a, b in zip(arms["fsdp2-equal"]["rewards"], arms["odc-equal"]["rewards"], strict=True)]
+    alike = f"fsdp2-equal has the ODC arms' rewards in the first {[*same, False].index(False)} of 3 rollouts"
+    assert alike in ended.stdout
     for equal in ("fsdp2-equal", "odc-equal"):
         # LB-Micro's counts differ by one at most in each of a rollout's minibatches.
         assert all(abs(a - b) <= 3 for a, b in zip(*arms[equal]["answers_by_rank"], strict=True))
@@ -354,6 +357,14 @@ def test_rollouts_without_signal_end_in_no_hang(tmp_path: Path) -> None:
     assert summary["arms"]["fsdp2-equal"]["passes_over_nothing"] > 0
 
 
+def test_one_prompt_is_enough_for_free_counts(tmp_path: Path) -> None:
+    options = ["--rollouts", "2", "--prompts", "1", "--minibatch", "1", "--warm-up", "60", "--arms", "odc-free"]
+    ended, summary = forked(tmp_path, 2, *options, "--answers", "2", "--kl", "0", "--seed", "0")
+    assert ended.returncode == 0, ended.stderr
+    assert summary["arms"]["odc-free"]["groups"] == 2
+    assert summary["settings"]["kl"] == summary["settings"]["seed"] == 0
+
+
 def test_wrong_settings_are_told(tmp_path: Path) -> None:
     (tmp_path / "report 3").write_text("")
     for wrong, words in (
@@ -365,7 +376,7 @@ def test_wrong_settings_are_told(tmp_path: Path) -> None:
         assert [line for line in ended.stderr.splitlines() if "grpo.py" in line] == [words]
     for wrong, words in (
         (["--width", "33"], "multiple of 32"),
-        (["--kl", "-1"], '"-1" is not a positive number'),
+        (["--kl", "-1"], '"-1" is not a number from 0 to 1000'),
         (["--answers", "1"], "--answers 1: advantages compare a group's answers, so two are the least"),
         (["--noise", "0.1"], "--noise 0.1: it is of emulated devices, so --emulate is needed, too"),
         (["--noise", "1"], '"1" is not a number from 0 to 0.9'),

@@ -2,8 +2,6 @@
 """Every arm of the training example trains like one process without ranks and packing."""
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -15,14 +13,11 @@ from arms import COLLECTIVE, FSDP, ODC_MICRO, Arm
 from collective import Collectives
 from decoder import Decoder, loss_sum, pack
 from emulation import Device
+from example_ranks import joined
 from experiment import ArmRecord, ExperimentError, check_losses
-from group import process_group
 from samples import Sample
-from torch.distributed.device_mesh import DeviceMesh
 from trainer import EmulatedTrainer, Recipe, Step, Trainer
 from workload import CostModel, Microbatches, Workload
-
-import libodc
 
 Gradients = list[list[torch.Tensor]]
 
@@ -59,16 +54,6 @@ def train_alone(workload: Workload, minibatches: list[list[Microbatches]]) -> tu
         optimizer.zero_grad()
         losses.append(total.item())
     return model, losses, gradients
-
-
-@contextmanager
-def joined(rank: int, size: int, job: str) -> Iterator[tuple[libodc.Context, DeviceMesh]]:
-    import os
-
-    torch.set_num_threads(1)
-    os.environ.update(ODC_RANK=str(rank), ODC_SIZE=str(size), ODC_JOB=job)
-    with libodc.init(timeout=60) as context, process_group(context) as mesh:
-        yield context, mesh
 
 
 def check_close(ours: list[torch.Tensor], wanted: list[torch.Tensor], tolerance: float) -> None:

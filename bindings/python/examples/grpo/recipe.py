@@ -21,7 +21,7 @@ from report import report
 from settings import Settings
 from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh
-from ways import ARMS
+from ways import ARMS, EqualLearner
 
 import libodc
 
@@ -35,6 +35,8 @@ def run(settings: Settings, context: libodc.Context) -> None:
 
 
 def _check(settings: Settings, ranks: int) -> None:
+    if not any(issubclass(ARMS[arm], EqualLearner) for arm in settings.arms):
+        return
     for name, least in (("prompts", settings.prompts), ("answers", settings.answers)):
         if least < ranks:
             raise InputError(f"--{name} {least}: equal counts need at least one for each of {ranks} ranks")

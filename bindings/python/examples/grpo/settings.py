@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from options import positive  # of the training example
+from options import positive, whole  # of the training example
 
 _ODC = ("odc-equal", "odc-free", "odc-packed", "odc-ahead", "odc-claims")
 ARMS = ("fsdp2-equal", "fsdp2-packed", "collective-packed", "collective-equal", *_ODC)
@@ -46,8 +47,9 @@ def parse_settings(arguments: list[str], description: str) -> Settings:
         prog="grpo.py", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
 
-    def add(name: str, default: int, text: str) -> None:
-        parser.add_argument(name, type=_whole, default=default, metavar="N", help=f"{text} (default: %(default)s)")
+    def add(name: str, default: int, text: str, least: int = 1) -> None:
+        text = f"{text} (default: %(default)s)"
+        parser.add_argument(name, type=whole(least), default=default, metavar="N", help=text)
 
     add("--rollouts", 40, "of each arm")
     add("--prompts", 32, "of a rollout")
@@ -58,17 +60,17 @@ def parse_settings(arguments: list[str], description: str) -> Settings:
     add("--width", 64, "of the decoder, a multiple of 32")
     add("--blocks", 2, "of the decoder")
     add("--held-out", 64, "prompts that are only evaluated, before and after")
-    add("--seed", 1, "of parameters, prompts and answers")
-    for name, default, text in (
-        ("--rate", 5e-4, "of learning"),
-        ("--clip", 0.2, "of the ratio of new to old probabilities"),
-        ("--kl", 0.01, "weight of the divergence from the reference"),
+    add("--seed", 1, "of parameters, prompts and answers", least=0)
+    for name, kind, default, text in (
+        ("--rate", positive, 5e-4, "of learning"),
+        ("--clip", positive, 0.2, "of the ratio of new to old probabilities"),
+        ("--kl", _between(0, 1000), 0.01, "weight of the divergence from the reference"),
     ):
-        parser.add_argument(name, type=positive, default=default, metavar="X", help=f"{text} (default: %(default)s)")
+        parser.add_argument(name, type=kind, default=default, metavar="X", help=f"{text} (default: %(default)s)")
     emulate = "updates on emulated devices: an answer of 32 tokens takes X seconds (default: real compute)"
     parser.add_argument("--emulate", type=positive, default=0.0, metavar="X", help=emulate)
     noise = "each emulated device has another speed in each minibatch, by up to this share more or less (default: none)"
-    parser.add_argument("--noise", type=_share, default=0.0, metavar="X", help=noise)
+    parser.add_argument("--noise", type=_between(0, 0.9), default=0.0, metavar="X", help=noise)
     arms = "(default: {}; with --emulate {})".format(*(", ".join(some) for some in (_REAL, _EMULATED)))
     parser.add_argument("--arms", nargs="+", choices=ARMS, help=arms)
     parser.add_argument("--report", type=Path, default=Path("report/grpo"), help="directory for pictures and numbers")
@@ -88,17 +90,14 @@ def parse_settings(arguments: list[str], description: str) -> Settings:
     return Settings(**vars(given))
 
 
-def _whole(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f'"{text}" is not a whole number of at least 1')
-    return int(text)
+def _between(least: float, most: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = most + 1
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f'"{text}" is not a number from {least:g} to {most:g}')
+        return value
 
-
-def _share(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1
-    if not 0 <= value <= 0.9:
-        raise argparse.ArgumentTypeError(f'"{text}" is not a number from 0 to 0.9')
-    return value
+    return parse

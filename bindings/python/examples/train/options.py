@@ -89,28 +89,28 @@ def parse_options(arguments: list[str], description: str) -> Options:
     _add_common(emulated, scale=128, width=64, blocks=3)
     _add_common(order, scale=128, width=64, blocks=2)
     _add_common(exact, scale=512, width=64, blocks=2)
-    compute.add_argument("--rounds", type=_whole(1), default=8, help="turns of each arm (default: %(default)s)")
-    compute.add_argument("--turn", type=_whole(1), default=2, help="minibatches of a turn (default: %(default)s)")
+    compute.add_argument("--rounds", type=whole(1), default=8, help="turns of each arm (default: %(default)s)")
+    compute.add_argument("--turn", type=whole(1), default=2, help="minibatches of a turn (default: %(default)s)")
     compute.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to compute (default: cpu)")
     compute.add_argument("--compare", choices=("nccl",), help="on GPUs: FSDP2's own collectives, too, by NCCL")
     slow = "a rank that gets half speed by a busy process on its core; adds the arm odc + claims"
-    compute.add_argument("--slow", type=_whole(0), metavar="RANK", help=slow)
+    compute.add_argument("--slow", type=whole(0), metavar="RANK", help=slow)
     compute.set_defaults(minibatches=0, seconds=0.0)
     emulated.add_argument(
-        "--minibatches", type=_whole(1), default=12, help="of each arm and size (default: %(default)s)"
+        "--minibatches", type=whole(1), default=12, help="of each arm and size (default: %(default)s)"
     )
     emulated.add_argument("--seconds", type=positive, default=180.0, help="emulated time of all (default: %(default)s)")
-    order.add_argument("--ranks", type=_whole(1), default=8, help="that are planned for (default: %(default)s)")
-    order.add_argument("--seeds", type=_whole(2), default=4, help="runs of each order (default: %(default)s)")
-    order.add_argument("--windows", type=_whole(1), default=12, help=f"of {WINDOW} minibatches (default: %(default)s)")
+    order.add_argument("--ranks", type=whole(1), default=8, help="that are planned for (default: %(default)s)")
+    order.add_argument("--seeds", type=whole(2), default=4, help="runs of each order (default: %(default)s)")
+    order.add_argument("--windows", type=whole(1), default=12, help=f"of {WINDOW} minibatches (default: %(default)s)")
     order.add_argument("--lookahead", type=_window_part, default=2, help="that is compared (default: %(default)s)")
-    exact.add_argument("--minibatches", type=_whole(1), default=50, help="of each plan (default: %(default)s)")
+    exact.add_argument("--minibatches", type=whole(1), default=50, help="of each plan (default: %(default)s)")
     exact.add_argument(
         "--reduce", choices=("f32", "bf16"), default="f32", help="type in which gradients are reduced (default: f32)"
     )
     ends = exact.add_mutually_exclusive_group()
     kill = "the last rank is killed (SIGKILL) in this minibatch, of odc + claims, of which there are checkpoints"
-    ends.add_argument("--kill", type=_whole(3), metavar="MINIBATCH", help=kill)
+    ends.add_argument("--kill", type=whole(3), metavar="MINIBATCH", help=kill)
     ends.add_argument("--resume", action="store_true", help="every plan goes on from the checkpoint of such a run")
     # A minibatch is 16 times --minibatch samples, whatever the number of ranks.
     exact.set_defaults(ranks=16, minibatch=1, seconds=0.0, seeds=0, windows=0, lookahead=0)
@@ -147,18 +147,18 @@ def _add_common(parser: argparse.ArgumentParser, *, scale: int, width: int, bloc
     add("--tokenizer", Path, None, "tokenizer.json of Hugging Face (default: bytes)")
     add("--lengths", Path, None, "file of sequence lengths to cut the text into (default: the documents' own)")
     text = f"samples are the first 1/SCALE of their documents (default: 1 for messages, {scale} for other text)"
-    add("--length-scale", _whole(1), None, text)
+    add("--length-scale", whole(1), None, text)
     parser.set_defaults(text_scale=scale)
-    add("--budget", _whole(1), 65536, "tokens of a microbatch, before scaling")
-    add("--minibatch", _whole(1), 8, "samples a rank and minibatch")
-    add("--seed", _whole(0), 1, "of the parameters and the order of the samples")
+    add("--budget", whole(1), 65536, "tokens of a microbatch, before scaling")
+    add("--minibatch", whole(1), 8, "samples a rank and minibatch")
+    add("--seed", whole(0), 1, "of the parameters and the order of the samples")
     add("--width", _width, width, f"of the decoder, a multiple of {HEAD}")
-    add("--blocks", _whole(1), blocks, "of the decoder")
+    add("--blocks", whole(1), blocks, "of the decoder")
     add("--rate", positive, 1e-3, "of learning")
     add("--report", Path, Path("report") / parser.prog.split()[-1], "directory for summary.json and pictures")
 
 
-def _whole(least: int) -> Callable[[str], int]:
+def whole(least: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
             raise argparse.ArgumentTypeError(f'"{text}" is not a whole number of at least {least}')
@@ -168,14 +168,14 @@ def _whole(least: int) -> Callable[[str], int]:
 
 
 def _window_part(text: str) -> int:
-    ahead = _whole(2)(text)
+    ahead = whole(2)(text)
     if WINDOW % ahead != 0:
         raise argparse.ArgumentTypeError(f"{ahead} does not divide the {WINDOW} minibatches of a window")
     return ahead
 
 
 def _width(text: str) -> int:
-    width = _whole(HEAD)(text)
+    width = whole(HEAD)(text)
     if width % HEAD != 0:
         raise argparse.ArgumentTypeError(f"{width} is not a multiple of {HEAD}, the width of a head")
     return width
