@@ -110,9 +110,9 @@ tier_full() {
 builds_lane() {
     chrt --idle --pid 0 "$BASHPID" # without it only slower
     later asan build asan -DODC_TOOLS=OFF -DODC_TESTS=ON
+    later packages bash tests/packaging/packages.sh release deb rpm root & # takes longest
     later tsan build_tsan
     later lint bash tests/harness/lint.sh tidy
-    later packages bash tests/packaging/packages.sh release deb rpm root &
     later wheels bash tests/packaging/packages.sh python
     later subproject bash tests/packaging/subproject.sh
     later emulated bash tests/emulated.sh

@@ -70,13 +70,14 @@ TRAINED: dict[str, list[str]] = {
     "scripts under `accelerate launch`, with Accelerate's loop, and with a `Trainer` and TRL's SFT and GRPO in bf16: "
     "several epochs, uneven last batches, evaluation, resumption": ["test_fsdp2_launched.py"],
     "transformers' `Trainer`, TRL 1.16's SFT, DPO, KTO, reward, GRPO and RLOO, PEFT 0.21's LoRA, with Accelerate's "
-    "plugin; tied weights": [
+    "plugin; tied weights; answers drawn by each rank for itself": [
         f"test_fsdp2_trainers.py::{name}"
         for name in (
             "test_trainers_with_the_plugin",
             "test_what_the_page_says",
             "test_adapters",
             "test_thirty_steps",
+            "test_ranks_generate_apart",
         )
     ],
     "microbatch counts that differ: Accelerate's loop, `Trainer`, SFT and GRPO (there none, too), verl's actor update; "

@@ -5,6 +5,7 @@ transformers' DistributedConfig, are bit-identical to the same trainers over pla
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -250,6 +251,37 @@ def resume_at_the_end(folder: Path) -> None:
 
 def test_what_the_page_says(models: Path) -> None:
     run_torch_ranks(2, what_the_page_says, models, seconds=LIMIT)
+
+
+def generate_apart(rank: int, size: int, folder: Path) -> None:
+    """Answers of 2 and of 8 tokens: as in lock step, but for the forwards that this adds."""
+    be_launched(rank, size)
+    for maker in (grpo, rloo):
+        print(maker.__name__)  # shown where the next lines fail
+        trained, forwards = [], []
+        for over in (None, mixin()):
+            with new_process("plugin"), no_warnings():
+                options = {"output_dir": str(folder / "out"), "max_steps": 3, **PLUGIN}
+                trainer = made(maker, over, load(folder / "qwen2"), options)
+                trainer.generation_config.max_new_tokens = (2, 8)[rank]
+                lengths: list[int] = []
+                trainer.model.register_forward_pre_hook(
+                    lambda _, __, inputs, lengths=lengths: lengths.append(inputs["input_ids"].shape[1]),
+                    with_kwargs=True,
+                )
+                trainer.train()
+                trained.append(trainer)
+                counts: list[Any] = [None] * size
+                dist.all_gather_object(counts, lengths.count(1))
+                forwards.append(counts)
+        (plain, other), (over_odc, alone) = forwards
+        assert plain == other == alone > 2 * over_odc > 0
+        assert_same(*trained)
+        assert not isinstance(trainer.model.generate, partial)  # in lock step again, as the job has ended
+
+
+def test_ranks_generate_apart(models: Path) -> None:
+    run_torch_ranks(2, generate_apart, models, seconds=LIMIT)
 
 
 # ---- uneven counts ----
