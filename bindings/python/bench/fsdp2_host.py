@@ -69,14 +69,15 @@ def least(call: Callable[[], Any], repeats: int) -> float:
 
 def one_hook(group: Group) -> tuple[float, float]:
     """Microseconds of a gather and of an addition, whose gradients are those of all parameters."""
-    everything, numel = set(range(len(group.trainable))), group.layout.gradient_numel * group.ranks
+    numel = group.layout.gradient_numel * group.ranks
     gather, add = group.mine.all_gather, group.mine.reduce_scatter
     output = torch.empty(numel)
     mine = output[: group.layout.numel]
     kind: Any = {"dtype": output.dtype, "device": output.device}
 
     def addition(hook: Any) -> None:
-        group.pending = set(everything)
+        for index in range(len(group.trainable)):
+            group.participation.note_backward(index)
         full = hook.allocate((numel,), **kind)
         hook(hook.allocate((numel // group.ranks,), **kind), full, None, dist.ReduceOp.SUM)
 

@@ -264,8 +264,17 @@ def phases(rank: int, size: int) -> None:
             job.sync_gradients()
     with training(size) as (job, model, optimizer):
         model.set_gradient_divide_factor(2.0)
-        backward(model)
         with raises(libodc.PhaseError, "pass sync_gradients(divisor"):
+            backward(model)
+    group = sharded(size)._get_fsdp_state()._fsdp_param_group
+    with training(size) as (job, model, optimizer):
+        model.set_custom_all_gather(group._all_gather_comm)
+        with raises(libodc.PhaseError, 'FSDP group "(root)" were changed after attach'):
+            backward(model)
+    with training(size) as (job, model, optimizer):
+        model.set_custom_reduce_scatter(group._reduce_scatter_comm)
+        backward(model)
+        with raises(libodc.PhaseError, 'FSDP group "(root)" were changed after attach'):
             job.sync_gradients()
 
 

@@ -7,8 +7,7 @@ import dataclasses
 import functools
 import math
 import weakref
-from collections.abc import Callable, Sequence
-from operator import attrgetter
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -31,7 +30,6 @@ from .torch_state import (
     FsdpGroup,
     ReduceScatter,
     Settings,
-    SettingsOf,
     local_tensors,
 )
 
@@ -92,10 +90,8 @@ class Group:
         self.own_sums: list[torch.Tensor] = []  # of the trainable parameters
         self.before = before  # the state before attach, restored by remove()
         self.divisor = float(self.before.divide_factor or ranks)
-        self.gathered = False  # in this minibatch
         self.next_output: int | None = None  # elements of the output of the last reduction's input
-        self.pending: set[int] = set()  # indices in trainable with gradients not reduced yet
-        self.reducing: list[int] = []
+        self.reducing: list[int] = []  # indices in trainable
         self._frozen = [entry for entry in layout.entries if not entry.trainable]
         # The last buffers that were checked, so that equal ones are not.
         self._gathers: tuple[Any, ...] | None = None
@@ -178,9 +174,8 @@ class Group:
                 return
             if group._unchecked is not None:
                 # Gradients accumulated over several backwards may be kept elsewhere.
-                group._unchecked[index] = None if index in group.pending else unsharded.grad
-            group.pending.add(index)
-            group.participation.ran_backward(index)
+                group._unchecked[index] = None if group.participation.is_pending(index) else unsharded.grad
+            group.participation.note_backward(index)
             group._running.note_gradient()
 
         return note
@@ -243,7 +238,8 @@ class Group:
 
     def gather(self, output: torch.Tensor, mine: torch.Tensor, overlap: Overlap | None) -> GatherWork | None:
         """Fills `output`, now or when the work is waited for."""
-        if overlap is None and self.gathered and _kind(output) == self._gathers and output.is_contiguous():
+        gathered = self.participation.gathered
+        if overlap is None and gathered and _kind(output) == self._gathers and output.is_contiguous():
             self._parameters.gather_at(output.data_ptr(), self._parameters.numel)
             return None
         if mine.nbytes != self._published.nbytes or (mine.is_floating_point() and mine.dtype != self.layout.dtype):
@@ -252,9 +248,9 @@ class Group:
                 f"{self.layout.numel} of {self.layout.dtype}: remove() the job before moving or converting the "
                 "model, then attach again"
             )
-        if not self.gathered:
+        if not gathered:
             self._check_published(mine)
-            self.gathered = True
+            self.participation.note_gather()
         if overlap is not None:
             return overlap.gather(self._parameters, output)
         self._parameters.gather(output)
@@ -276,11 +272,11 @@ class Group:
                     f'parameter "{entry.name}" of FSDP group "{self.name}" was frozen at attach and is trainable now: '
                     "remove() the job and attach again"
                 )
-        self.reducing = sorted(self.pending)
-        self.pending.clear()
+        self.reducing = self.participation.pending
+        self.participation.drop_pending()
         for index in self.reducing:
             self.views.reducing(index, self.trainable[index].parameter)
-        self.participation.take(self.reducing)
+        self.participation.note_reduction(self.reducing)
 
     def add(self, full: torch.Tensor, overlap: Overlap | None) -> None:
         """`full`: the input of FSDP2's reduce-scatter: for each rank its parts of the parameters that took part."""
@@ -319,7 +315,7 @@ class Group:
         """`full` in the layout of all trainable parameters, with zeros for those that did not take part."""
         if full.numel() == self.layout.gradient_numel * self.ranks:
             self.reducing = list(range(len(self.trainable)))
-            self.participation.take(self.reducing)
+            self.participation.note_reduction(self.reducing)
             return full
         took = [self.trainable[index] for index in self.reducing]
         lengths = [entry.gradient_length for entry in took]
@@ -334,39 +330,36 @@ class Group:
             whole[:, entry.gradient_offset : entry.gradient_offset + entry.gradient_length].copy_(column)
         return whole.view(-1)
 
+    def check_settings(self) -> None:
+        """Raises if FSDP2 reduces by other settings than those of attach."""
+        if self.fsdp.has(self.mine):
+            return
+        raise PhaseError(
+            f'the communication hooks, the gradient divide factor or the forced sum of FSDP group "{self.name}" were '
+            "changed after attach: set a factor before attach, or pass sync_gradients(divisor=…)"
+        )
+
+    def check_reduced(self) -> None:
+        """Before the sync: raises if FSDP2 has not reduced some gradients."""
+        pending = self.participation.pending
+        if not pending:
+            return
+        self.check_settings()  # hooks of others may have
+        names = ", ".join(f'"{self.trainable[index].name}"' for index in pending[:3])
+        raise PhaseError(
+            f'gradients of {len(pending)} parameters of FSDP group "{self.name}" ({names}…) are accumulated '
+            "but not reduced: the last backward of a rank in a minibatch needs set_requires_gradient_sync(True)"
+        )
+
     def drop_pending(self) -> None:
         """Drops gradients that FSDP2 has not reduced, so that they are not part of a later reduction."""
         for entry in self.trainable:
             entry.unsharded.grad = None
         self.fsdp.drop_accumulated()
-        self.pending.clear()
+        self.participation.drop_pending()
+        self.next_output = None
         if self._unchecked is not None:
             self._unchecked.clear()
-
-
-# ---- of all groups at once: there may be hundreds, and each call costs ----
-
-
-def check_complete(groups: Sequence[Group], settings: SettingsOf) -> None:
-    """Before the sync: raises if FSDP2 has not reduced some gradients, or its settings were changed."""
-    if (group := next(filter(attrgetter("pending"), groups), None)) is not None:
-        names = ", ".join(f'"{group.trainable[index].name}"' for index in sorted(group.pending)[:3])
-        raise PhaseError(
-            f'gradients of {len(group.pending)} parameters of FSDP group "{group.name}" ({names}…) are accumulated '
-            "but not reduced: the last backward of a rank in a minibatch needs set_requires_gradient_sync(True)"
-        )
-    if (changed := settings.first_changed()) is not None:
-        raise PhaseError(
-            f'the communication hooks, the gradient divide factor or the forced sum of FSDP group "{changed.name}" '
-            "were changed after attach: set a factor before attach, or pass sync_gradients(divisor=…)"
-        )
-
-
-def begin_minibatch(groups: Sequence[Group]) -> None:
-    for group in groups:
-        group.gathered = False
-        group.pending.clear()
-        group.next_output = None
 
 
 class Gather(Buffers, AllGather):
@@ -394,11 +387,12 @@ class Add(Buffers, ReduceScatter):
         # Called for the input, before the gradients are copied into it, and then for the output, unless an exception
         # came in between. It is the input if gradients are pending, or the size differs.
         group, numel = self._group, math.prod(size)
-        if not group.pending and numel == group.next_output:
+        if numel == group.next_output and not group.participation.any_pending():
             group.next_output = None
             self._add_alone()
             return super().allocate(size, dtype=dtype, device=device)
         self._job.before_reduce(group)
+        group.check_settings()
         group.take_pending()
         full = super().allocate(size, dtype=dtype, device=device)
         if group.layout.process_group is None:

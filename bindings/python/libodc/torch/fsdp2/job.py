@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from operator import attrgetter
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -32,7 +31,7 @@ from .collective_count import CollectiveCount
 from .crosscheck import Crosscheck
 from .exchange import Exchange, Exchanged
 from .gradients import JobGradients
-from .group import Group, JobHooks, begin_minibatch, check_complete
+from .group import Group, JobHooks
 from .homes import move_out
 from .local_shards import LocalShards
 from .overlap import Overlap, told_of_last
@@ -41,7 +40,7 @@ from .report import MinibatchReport
 from .steps import Steps
 from .streams import Streams
 from .summary import JobSummary, RankSummary
-from .torch_state import SettingsOf, reset, reset_after_exception
+from .torch_state import reset, reset_after_exception
 from .totals import Given, given
 from .whole import copy_parameters, kept_unsharded
 
@@ -71,6 +70,7 @@ class Job:
         crosscheck: Crosscheck | None,
     ) -> None:
         self._groups = groups
+        self._fsdp_groups = [group.fsdp for group in groups]
         self._shards = LocalShards(groups)
         self._gradients = JobGradients(groups, optimizers)
         self._context = context
@@ -277,8 +277,8 @@ class Job:
                 f"this is rank {self._context.rank} of {self._context.size}, and rank {other._context.rank} of "
                 f"{other._context.size} of the other job: refresh from a job of the same ranks"
             )
-        other._reset_groups()
-        self._reset_groups()
+        reset(other._fsdp_groups)
+        reset(self._fsdp_groups)
         for job in (self, other):
             job._shards.refresh()
         with self.editing():
@@ -332,7 +332,7 @@ class Job:
                 stack.callback(group.views.leave)
                 stack.callback(group.restore)
             self._gradients.drop_zeros()
-            self._reset_groups()
+            reset(self._fsdp_groups)
 
     def _keep_in_use(self) -> None:
         if not self._streams.finish():
@@ -409,8 +409,7 @@ class Job:
 
     def _begin(self) -> None:
         """Publishes for the first time."""
-        self._settings = SettingsOf([group.fsdp for group in self._groups])
-        self._reset_groups()
+        reset(self._fsdp_groups)
         self._publish()
         abort_hook.add(self._hooks)
 
@@ -434,10 +433,12 @@ class Job:
         self._gradients.drop_zeros()
         if self._phase is Phase.SYNCED:  # some optimizers have not stepped
             self._publish()
-        check_complete(self._groups, self._settings)
+        if self._participation.any_pending():
+            for group in self._groups:
+                group.check_reduced()
         if self._crosscheck is not None:
             self._crosscheck.read()
-        self._reset_groups()
+        reset(self._fsdp_groups)
 
     def _divisor_of(self, total_weight: float) -> float:
         if total_weight == 0:
@@ -475,14 +476,13 @@ class Job:
         if self._hooks.overlap is not None:
             self._hooks.overlap.synced()
         self._participation.forget()
-        begin_minibatch(self._groups)
         self._hooks.backwards.forget()
         with torch.no_grad():
             self._streams.check()
 
     def _give_up(self) -> None:
         """Drops the gradients of this minibatch that FSDP2 holds, and what a backward that has raised left in it."""
-        reset_after_exception([group.fsdp for group in self._groups])
+        reset_after_exception(self._fsdp_groups)
         self._hooks.backwards.forget()
         for group in self._groups:
             group.drop_pending()
@@ -491,7 +491,7 @@ class Job:
         """Collective, in any phase of each rank: one may have stepped while another has skipped the step."""
         self._check_not_editing(call)
         self._check_sharded(call)
-        self._reset_groups()
+        reset(self._fsdp_groups)
         if self._phase is Phase.SYNCED:
             self._publish()
         self._sync(call, 0.0, Given())
@@ -503,9 +503,6 @@ class Job:
                 crosscheck, self._crosscheck = self._crosscheck, None
                 divisors = [group.divisor if divisor is None else divisor for group in self._groups]
                 crosscheck.compare(self._groups, divisors)
-
-    def _reset_groups(self) -> None:
-        reset([group.fsdp for group in self._groups])
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
         self._check_not_editing("a step")
@@ -549,7 +546,8 @@ class Job:
 
     def _check_finished(self) -> None:
         if self._hooks.backwards.unfinished():
-            reached = sum(1 for group in self._groups if group.participation.any() or group.pending)
+            parts = (group.participation for group in self._groups)
+            reached = sum(1 for one in parts if one.any_reduced() or one.any_pending())
             raise PhaseError(
                 f"a backward of minibatch {self._synced} has raised before its end, and {reached} of "
                 f"{len(self._groups)} FSDP groups have gradients of it, which cannot be taken out of the sums: call "
@@ -570,7 +568,7 @@ class Job:
     def _any_gradients(self) -> bool:
         if self._phase is not Phase.PUBLISHED:
             return False
-        return self._participation.any() or any(map(attrgetter("pending"), self._groups))
+        return self._participation.any()
 
     def _check_no_gradients(self, why: str) -> None:
         if self._any_gradients():

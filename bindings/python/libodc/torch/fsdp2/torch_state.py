@@ -38,7 +38,6 @@ __all__ = [
     "ModuleAttributes",
     "ReduceScatter",
     "Settings",
-    "SettingsOf",
     "after_backward",
     "check_torch",
     "collectives",
@@ -327,6 +326,15 @@ class FsdpGroup:
         for one in self._raw.fsdp_params:
             one.unsharded_accumulated_grad = None
 
+    def has(self, settings: Settings) -> bool:
+        raw = self._raw
+        return (
+            raw._all_gather_comm is settings.all_gather
+            and raw._reduce_scatter_comm is settings.reduce_scatter
+            and raw.gradient_divide_factor == settings.divide_factor
+            and raw.force_sum_reduction_for_comms == settings.force_sum
+        )
+
     def apply(self, settings: Settings) -> None:
         self.module.set_custom_all_gather(settings.all_gather)
         self.module.set_custom_reduce_scatter(settings.reduce_scatter)
@@ -346,28 +354,6 @@ def reset(groups: Iterable[FsdpGroup]) -> None:
         elif raw.is_sharded:
             continue
         one.module.reshard()
-
-
-class SettingsOf:
-    """Of groups, as they are when this is made."""
-
-    _names = "_all_gather_comm", "_reduce_scatter_comm", "gradient_divide_factor", "force_sum_reduction_for_comms"
-
-    def __init__(self, groups: Sequence[FsdpGroup]) -> None:
-        self._groups = groups
-        self._raw = [one._raw for one in groups]
-        self._before = self._read()
-
-    def _read(self) -> list[list[Any]]:
-        # Not a tuple of each: many objects wake the garbage collector.
-        return [list(map(attrgetter(name), self._raw)) for name in self._names]
-
-    def first_changed(self) -> FsdpGroup | None:
-        now = self._read()
-        if now == self._before:
-            return None
-        both = zip(zip(*now, strict=True), zip(*self._before, strict=True), strict=True)
-        return next(one for one, (is_, was) in zip(self._groups, both, strict=True) if is_ != was)
 
 
 class Memories:
