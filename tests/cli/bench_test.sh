@@ -31,6 +31,8 @@ def concludes(verb, measured, bar):
     share = j["others_cpu_share"]
     assert share is None or 0 <= share <= 1
     assert 0 <= j["pairs_repeated"] <= (j["pairs"] + 1) // 2
+    assert j["verdict"] == (f"not resolved: {j['why_not_resolved']}" if not j["resolved"] else j["verdict"])
+    assert j["resolved"] == (j["why_not_resolved"] is None)
     if share is not None and share > 0.2:
         used = f"other programs used {100 * share:.0f} % of the processors"
         return j["verdict"] == f"not resolved: {used}"

@@ -62,6 +62,13 @@ check "$scratch/json" 'all(arms["odc " + p]["ideal_samples_per_second"] >=
                            arms["collective " + p]["ideal_samples_per_second"] for p in ("local-sort", "lb-micro"))'
 check "$scratch/json" '0 < j["speedup"]["low"] <= j["speedup"]["median"] <= j["speedup"]["high"]'
 check "$scratch/json" '0 <= j["others_cpu_share"] <= 1 and ("not resolved" in j["verdict"] or "these lengths" in j["verdict"])'
+# Beside each speedup stands whether the verdict refuses it, and why.
+resolution='all(a["resolved"] == ("these lengths" in j["verdict"]) for a in j["arms"]) and all(
+    one["resolved"] and one["why_not_resolved"] is None and "these lengths" in j["verdict"] or
+    not one["resolved"] and j["verdict"] == "verdict: not resolved: " + one["why_not_resolved"]
+    for one in (j["speedup"], j["speedup_over_sorted_rows"]))'
+check "$scratch/json" "$resolution"
+check "$scratch/json" 'j["speedup"]["resolved"] is False' # of two pairs
 # A disturbed pair is repeated, half of them at most, and an undisturbed run repeats none.
 check "$scratch/json" '0 <= j["pairs_repeated"] <= 1'
 # Planning is deterministic, and the emulated compute is as requested.
@@ -98,6 +105,7 @@ stop_neighbours
 "$odc" replay --lengths "$lengths" --ranks 3 --minibatch 2 --minibatches 4 --seconds 1 --scale 65536 --exact --json \
     >"$scratch/json" 2>"$scratch/err"
 check "$scratch/json" 'j["settings"]["exact"] and len(j["arms"]) == 6'
+check "$scratch/json" "$resolution"
 if grep -q "largest" "$scratch/err"; then # a clamped gradient would be logged
     cat "$scratch/err"
     exit 1

@@ -2,6 +2,7 @@
 #include "bench/report.h"
 
 #include "bench/verdict.h"
+#include "cli/machine_load.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -170,6 +171,7 @@ void add_verdict(Json &json, const Disturbance &disturbance, std::optional<doubl
         json["bar"] = *bar;
     }
     json["verdict"] = verdict;
+    json.update(resolution_json(is_resolved(verdict) ? std::nullopt : std::optional(verdict)));
 }
 
 }  // namespace

@@ -5,9 +5,11 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <fstream>
 
 namespace odc_tool {
@@ -53,6 +55,11 @@ std::optional<std::string> not_resolved(std::optional<double> share) {
         return std::nullopt;
     }
     return fmt::format("not resolved: other programs used {:.0f} % of the processors", *share * 100);
+}
+
+Json resolution_json(const std::optional<std::string> &doubt) {
+    return {{"resolved", !doubt},
+            {"why_not_resolved", doubt ? Json(doubt->substr(std::strlen("not resolved: "))) : Json()}};
 }
 
 }  // namespace odc_tool

@@ -2,6 +2,8 @@
 // What other programs take of this machine's processors while something is measured.
 #pragma once
 
+#include "cli/json.h"
+
 #include <optional>
 #include <string>
 
@@ -34,5 +36,9 @@ double own_cpu_seconds();
 
 // "not resolved: other programs used 55 % of the processors" above kBusyMachine, else nothing.
 std::optional<std::string> not_resolved(std::optional<double> share);
+
+// `resolved`, and the reason in `why_not_resolved` (null if resolved), which stand beside what was measured. `doubt`:
+// "not resolved: ...", if it is.
+Json resolution_json(const std::optional<std::string> &doubt);
 
 }  // namespace odc_tool

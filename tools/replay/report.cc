@@ -409,6 +409,7 @@ void print_json(const Report &report) {
                                 {"share_of_bound", arm.share_of_bound()},
                                 {"speedup", arm.speedup},
                                 {"speedup_over_sorted_rows", arm.speedup_over_sorted_rows},
+                                {"resolved", is_resolved(report)},
                                 {"ideal_speedup", arm.ideal_speedup},
                                 {"idle", arm.idle},
                                 {"rank_idle", arm.rank_idle},
@@ -427,8 +428,11 @@ void print_json(const Report &report) {
                              {"token_variation_before", exchanged.token_variation_before}};
     }
     const Gain &gain = report.gain;
-    const auto interval_json = [](const MedianInterval &of) {
-        return Json{{"median", of.median}, {"low", of.low}, {"high", of.high}};
+    const Json resolution = resolution_json(doubt(report));
+    const auto interval_json = [&](const MedianInterval &of) {
+        Json interval{{"median", of.median}, {"low", of.low}, {"high", of.high}};
+        interval.update(resolution);
+        return interval;
     };
     json["speedup"] = interval_json(gain.speedup);
     json["speedup_over_sorted_rows"] = interval_json(gain.speedup_over_sorted_rows);

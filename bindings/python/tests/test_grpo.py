@@ -156,6 +156,7 @@ def test_updates_on_emulated_devices(tmp_path: Path) -> None:
         assert update["overruns"]["spans"] > 0
         assert re.search(rf"^{name} .* {update['reached']:.1%} ", ended.stdout, re.M), name
         assert re.search(rf"^{name} .* s .*%  +-$", ended.stdout, re.M), "one pair of turns has no gain"
+        assert update["resolved"] is False and update["why_not_resolved"].endswith("3 pairs of turns are the least")
     for name in ("collective-packed", "collective-equal"):
         assert_same_first_update(arms, name)
     assert "EMULATED DEVICES" in ended.stdout and (tmp_path / "report 4" / "updates.png").exists()
@@ -190,6 +191,36 @@ def test_the_table_of_updates_has_no_gain_that_the_verdict_refuses() -> None:
     for others, speedups in ((0.1, ["1.00x", "1.50x"]), (0.5, ["-", "-"])):
         table = update_table(updates, load.verdict("reached", others, 3))
         assert [row.split()[-1] for row in table[1:]] == speedups
+
+
+def test_the_picture_of_updates_has_no_share_that_the_verdict_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from charts import Charts
+    from matplotlib.figure import Figure
+
+    words: list[str] = []
+    filled: set[bool] = set()
+
+    def collect(figure: Figure, *_: object, **__: object) -> None:
+        words.extend(text.get_text() for text in figure.axes[0].texts)
+        bars = (bar for container in figure.axes[0].containers for bar in container)
+        filled.update(bar.get_facecolor()[3] > 0 and bar.get_hatch() is None for bar in bars)
+
+    monkeypatch.setattr(Figure, "savefig", collect)
+    updates = {name: Update(10.0, 9.0, 8.0, 6.0, Overruns(1, 0)) for name in ("a", "b")}
+    for others, shown, text in ((0.1, True, "90.0% reached, 20% idle"), (0.5, False, "not resolved")):
+        words.clear()
+        filled.clear()
+        Charts(tmp_path, "title", load.verdict("reached", others, 3)).updates(updates)
+        assert words == [text] * 2 and filled == {shown}
+
+
+def test_an_update_in_the_summary_has_the_reason_why_the_verdict_refuses_it() -> None:
+    update = Update(10.0, 9.0, 8.0, 6.0, Overruns(1, 0))
+    for others, why in ((0.1, None), (0.5, "other programs used 50% of the processors")):
+        written = update.summary(load.verdict("reached", others, 3))
+        assert (written["reached"], written["resolved"], written["why_not_resolved"]) == (0.9, why is None, why)
 
 
 def test_the_verdict_says_whether_the_bar_is_reached() -> None:

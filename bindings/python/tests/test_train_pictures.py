@@ -79,17 +79,29 @@ def test_pictures_carry_the_verdict_and_no_gain_that_it_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words: list[str] = []
+    filled: set[bool] = set()
 
     def collect(figure: Figure, *_: object, **__: object) -> None:
         words.extend(text.get_text() for text in figure.findobj(Text))
+        bars = (bar for container in figure.axes[0].containers for bar in container)
+        filled.update(bar.get_facecolor()[3] > 0 and bar.get_hatch() is None for bar in bars)
 
     monkeypatch.setattr(Figure, "savefig", collect)
     gain = Gain("schedule", COLLECTIVE, ODC_MINI, [1.5, 1.2, 1.3, 1.3, 1.3, 1.2, 9.0])
     for verdict, shown in (("verdict: 1.20 to 1.50x", True), ("verdict: not resolved: other programs", False)):
         words.clear()
+        filled.clear()
         Pictures(tmp_path, "title", verdict).gains([gain])
+        assert filled == {shown} and ("not resolved" in words) != shown
         assert f"title\n{verdict}" in words and ("1.30x" in words) == shown
         assert ("> 9.00x" in words) == shown
+
+
+def test_a_gain_in_the_summary_has_the_reason_why_the_verdict_refuses_it() -> None:
+    gain = Gain("schedule", COLLECTIVE, ODC_MINI, [1.5, 1.2, 1.3])
+    for others, why in ((0.1, None), (0.5, "other programs used 50% of the processors")):
+        written = gain.summary(load.verdict(str(gain), others, 3))
+        assert (written["median"], written["resolved"], written["why_not_resolved"]) == (1.3, why is None, why)
 
 
 def test_a_gain_has_its_spread() -> None:

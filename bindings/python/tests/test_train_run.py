@@ -210,6 +210,8 @@ def test_compute_that_is_longer_than_its_spans_is_no_result(tmp_path: Path, corp
     assert "gain of" not in out and "x" not in "".join(rows)
     summary = check_report(tmp_path, "emulated")
     assert summary["verdict"] == verdict
+    for gain in (gain for part in summary["parts"] for gain in part["gains"]):
+        assert gain["resolved"] is False and verdict == f"verdict: not resolved: {gain['why_not_resolved']}"
     overruns = summary["parts"][0]["overruns"]
     assert overruns["longer"] == overruns["spans"] > 0
 

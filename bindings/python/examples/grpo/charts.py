@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from learner import PHASES, Record
-from load import resolved
 from outcome import Outcome
 from pictures import Pictures, pyplot
 from settings import Settings
@@ -54,10 +53,11 @@ class Charts(Pictures):
         figure, axes = pyplot.subplots(figsize=(10, 1.6 + 0.5 * len(updates)))
         for place, one in enumerate(updates.values()):
             names = ("ideal", "beyond it") if place == 0 else (None, None)
-            axes.barh(place, one.ideal_seconds, 0.6, color=_COLOURS[1], label=names[0])
-            axes.barh(place, one.seconds - one.ideal_seconds, 0.6, one.ideal_seconds, color=_COLOURS[2], label=names[1])
-            if resolved(self._verdict):
-                axes.text(0.01 * one.seconds, place, f"{one.reached:.1%} reached, {1 - one.busy:.0%} idle", va="center")
+            beyond = one.seconds - one.ideal_seconds
+            axes.barh(place, one.ideal_seconds, 0.6, **self._bar(_COLOURS[1]), label=names[0])
+            axes.barh(place, beyond, 0.6, one.ideal_seconds, **self._bar(_COLOURS[2]), label=names[1])
+            words = f"{one.reached:.1%} reached, {1 - one.busy:.0%} idle"
+            self._write_gain(axes, 0.01 * one.seconds, place, words)
         axes.set_yticks(range(len(updates)), list(updates))
         axes.invert_yaxis()
         axes.set_xlabel("seconds of the update, all rollouts but the first")

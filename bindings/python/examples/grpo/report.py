@@ -25,11 +25,12 @@ def report(settings: Settings, ranks: int, outcomes: Mapping[str, Outcome], othe
         for name, one in outcomes.items()
         if settings.emulate > 0
     }
-    words = _verdict(outcomes)
+    words, update_verdict = _verdict(outcomes), ""
     if updates:
         overruns = together(updates)
         doubt = overruns.doubt("raise --emulate")
-        words = f"{verdict(sentence(updates), others, settings.rollouts - 1, *([doubt] if doubt else []))}; {words}"
+        update_verdict = verdict(sentence(updates), others, settings.rollouts - 1, *([doubt] if doubt else []))
+        words = f"{update_verdict}; {words}"
     shown = words if updates else f"verdict: {words}"
     lines = [
         shown,
@@ -52,7 +53,7 @@ def report(settings: Settings, ranks: int, outcomes: Mapping[str, Outcome], othe
         "verdict": words,
         **circumstances(others, 0),
         "arms": {
-            name: one.summary() | ({"update": updates[name].summary()} if name in updates else {})
+            name: one.summary() | ({"update": updates[name].summary(update_verdict)} if name in updates else {})
             for name, one in outcomes.items()
         },
     }

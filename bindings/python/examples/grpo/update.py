@@ -10,7 +10,7 @@ from statistics import fmean
 from emulation import Overruns, overruns
 from figures import table
 from learner import Record
-from load import resolved
+from load import resolution, resolved
 from workload import ideal
 
 BAR = 0.95  # the share of its ideal that ODC with free counts must reach
@@ -45,8 +45,8 @@ class Update:
     def speedup_over(self, other: Update) -> float:
         return self.done / self.seconds / (other.done / other.seconds)
 
-    def summary(self) -> dict[str, object]:
-        return {**asdict(self), "reached": self.reached, "busy": self.busy}
+    def summary(self, verdict: str) -> dict[str, object]:
+        return {**asdict(self), "reached": self.reached, "busy": self.busy, **resolution(verdict)}
 
 
 def update_of(records: Sequence[Sequence[Record]], *, in_step: bool) -> Update:

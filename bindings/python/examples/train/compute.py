@@ -102,7 +102,7 @@ def _report(session: Session, experiment: Experiment, workload: Workload, timed:
             "verdict": result,
             **circumstances(experiment.others, experiment.repeated),
             "arms": [figure.summary(records[figure.arm]) for figure in figures],
-            "gains": [gain.summary() for gain in gains],
+            "gains": [gain.summary(result) for gain in gains],
             "largest_loss_difference": largest(differences),
         }
     )

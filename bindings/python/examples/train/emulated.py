@@ -105,7 +105,7 @@ def _report(
             {
                 "samples_per_rank": part.per_rank,
                 "arms": [figure.summary(records[figure.arm]) for figure in figures],
-                "gains": [gain.summary() for gain in part_gains],
+                "gains": [gain.summary(result) for gain in part_gains],
                 "overruns": asdict(overrun),
             }
         )

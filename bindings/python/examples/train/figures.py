@@ -10,7 +10,7 @@ from statistics import median
 
 from arms import COLLECTIVE, COLLECTIVE_ROWS, FSDP, ODC_CLAIMS, ODC_FLAT, ODC_MICRO, ODC_MINI, Arm
 from experiment import ROUNDING, ArmRecord, Records
-from load import resolved
+from load import resolution, resolved
 from trainer import idle_share
 from workload import Workload, ideal
 
@@ -73,13 +73,14 @@ class Gain:
             f"{min(self.ratios):.2f} to {max(self.ratios):.2f}x, median {self.median:.2f}x of {len(self.ratios)} pairs"
         )
 
-    def summary(self) -> dict[str, object]:
+    def summary(self, verdict: str) -> dict[str, object]:
         return {
             "of": self.of,
             "over": self.over.name,
             "under": self.under.name,
             "median": self.median,
             "ratios": self.ratios,
+            **resolution(verdict),
         }
 
 

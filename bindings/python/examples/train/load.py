@@ -63,6 +63,12 @@ def resolved(verdict: str) -> bool:
     return not verdict.startswith(_UNRESOLVED)
 
 
+def resolution(verdict: str) -> dict[str, object]:
+    """For summary.json, beside each gain."""
+    why = None if resolved(verdict) else verdict.removeprefix(_UNRESOLVED)
+    return {"resolved": why is None, "why_not_resolved": why}
+
+
 def circumstances(others: float | None, repeated: int) -> dict[str, object]:
     """For summary.json. `repeated`: pairs of turns."""
     return {

@@ -48,22 +48,23 @@ class Pictures:
         self._directory = directory
         self._title = title
         self._verdict = fill(verdict, _VERDICT_COLUMNS)
+        self._resolved = resolved(verdict)
         self._captions: dict[str, str] = {}
 
     def gains(self, gains: Sequence[Gain]) -> None:
-        """Each gain's ratios and their median, in figures where the verdict does not refuse it."""
+        """Each gain's ratios and their median: figures and full bars where the verdict does not refuse it."""
         figure, axes = pyplot.subplots(figsize=(10, 1.6 + 0.55 * len(gains)))
         top = max(robust_top(gain.ratios) for gain in gains)
         labels = [f"{gain.of}: {gain.over.name}\nover {gain.under.name}" for gain in gains]
         for place, gain in enumerate(gains):
-            axes.barh(place, gain.median, 0.6, color=_BAR)
+            axes.barh(place, gain.median, 0.6, **self._bar(_BAR))
             shown = [ratio for ratio in gain.ratios if ratio <= top]
             axes.plot(shown, [place] * len(shown), "o", color="black", markersize=4)
-            if resolved(self._verdict):
-                axes.text(0.02 * top, place, f"{gain.median:.2f}x", va="center", fontsize=11, fontweight="bold")
-                if cut := ", ".join(f"{ratio:.2f}x" for ratio in gain.ratios if ratio > top):
-                    axes.text(top * 1.01, place, f"> {cut}", va="center", fontsize=8)
-        axes.barh(0, 0, color=_BAR, label="median of all pairs of turns")
+            self._write_gain(axes, 0.02 * top, place, f"{gain.median:.2f}x", fontsize=11, fontweight="bold")
+            cut = ", ".join(f"{ratio:.2f}x" for ratio in gain.ratios if ratio > top)
+            if cut and self._resolved:
+                axes.text(top * 1.01, place, f"> {cut}", va="center", fontsize=8)
+        axes.barh(0, 0, **self._bar(_BAR), label="median of all pairs of turns")
         axes.plot([], "o", color="black", markersize=4, label="one pair of turns, beside each other in time")
         axes.axvline(1, color="black", linewidth=0.8, linestyle="--", label="equally fast")
         axes.set_yticks(range(len(gains)), labels, fontsize=8)
@@ -171,6 +172,16 @@ class Pictures:
         title = escape(self._title)
         text = escape("\n".join(tables))
         (self._directory / "index.html").write_text(_PAGE.format(title=title, tables=text, pictures=shown))
+
+    def _bar(self, colour: str) -> dict[str, object]:
+        """A gain that the verdict refuses is hollow and hatched."""
+        return {"color": colour} if self._resolved else {"facecolor": "none", "edgecolor": colour, "hatch": "////"}
+
+    def _write_gain(self, axes: Any, at: float, place: int, words: str, **font: Any) -> None:
+        """Into its bar."""
+        if not self._resolved:
+            words, font = "not resolved", {"backgroundcolor": "white"}
+        axes.text(at, place, words, va="center", **font)
 
     def _legend(self, axes: Any, columns: int = 3) -> None:
         axes.legend(fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=columns, frameon=False)
