@@ -42,6 +42,10 @@ WHO_RUNS = {
         "python3 -m verl.trainer.main_ppo": "needs Ray and GPUs; test_fsdp2_verl.py checks that verl has the settings"},
     "bindings/python/README.md": {
         "pip install -v ./bindings/python": ("tests/venv.sh", "install --force-reinstall --no-deps"),
+        "pip install build/dist/libodc-": ("tests/packaging/packages.sh", '"$wheel[trace]"'),
+        "pip install build": ("tests/packaging/packages.sh", '"$bin/pip" install --quiet build==1.6.1'),
+        "python -m build": ("tests/packaging/packages.sh", '"$bin/python" -m build'),
+        "pip install libodc[torch]": "downloads torch; packages.sh adds the other extra",
         "export ODC_LIBRARY=": (PYTHON + "test_abi.py", "ODC_LIBRARY=str(")},
     "bindings/python/examples/grpo/README.md": {
         "odc run -n 2 python grpo.py": (PYTHON + "test_grpo.py", '"run", "-n", str(ranks)'),

@@ -137,7 +137,7 @@ try_python() {
 
 part_python() {
     [ -x build/release/tools/odc ] || { why="build/release/tools/odc was not found; build the release preset first"; return 77; }
-    local bin=$work/tools/bin unpacked maps
+    local bin=$work/tools/bin unpacked wheel maps
     # With these names, and at this depth, a compiler cache has the objects of build/release.
     local -x CC=cc CXX=c++
     local build_dir=--config-settings=build-dir=core/build/wheel
@@ -155,7 +155,11 @@ part_python() {
     contains "$(cat "$work/log")" "-manylinux_2_"
     run python3 -m venv "$work/fresh" || return
     # Neither a compiler nor the command of the build can be found.
-    run env PATH="$work/fresh/bin" "$work/fresh/bin/pip" install --quiet numpy==2.2.6 "$work"/python/*.whl || return
+    wheel=$(echo "$work"/python/*.whl)
+    echo matplotlib==3.10.7 >"$work/constraints" # which the extra brings
+    run env PATH="$work/fresh/bin" "$work/fresh/bin/pip" install --quiet --constraint "$work/constraints" numpy==2.2.6 \
+        "$wheel[trace]" || return
+    run "$work/fresh/bin/python" -c 'import matplotlib'
     try_python wheel
     run "$work/fresh/bin/odc" --version
     [ -e "$work/fresh/share/man/man1/odc-replay.1" ] || fail "the wheel has no man pages"

@@ -353,6 +353,6 @@ def test_torch_is_imported_by_odc_torch_only() -> None:
     code = "import sys, libodc; assert 'torch' not in sys.modules; sys.modules['torch'] = None; import libodc.torch"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/")
     assert (
-        "ImportError: libodc.torch needs PyTorch 2.9 or later, which is not installed; pip install torch"
+        "ImportError: libodc.torch needs PyTorch 2.9 or later, which is not installed; pip install 'libodc[torch]'"
         in result.stderr
     )

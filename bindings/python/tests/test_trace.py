@@ -319,7 +319,7 @@ def test_matplotlib_is_imported_at_the_end_but_missed_at_the_start(tmp_path: Pat
     )
     result = subprocess.run([sys.executable, "-c", missing, *arguments], capture_output=True, text=True, cwd="/")
     assert (
-        "ImportError: libodc.trace draws with matplotlib, which is not installed; pip install matplotlib"
+        "ImportError: libodc.trace draws with matplotlib, which is not installed; pip install 'libodc[trace]'"
         in result.stderr
     )
     assert "AssertionError" not in result.stderr

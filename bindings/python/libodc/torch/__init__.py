@@ -6,7 +6,8 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
-    raise ImportError("libodc.torch needs PyTorch 2.9 or later, which is not installed; pip install torch") from error
+    why = "libodc.torch needs PyTorch 2.9 or later, which is not installed; pip install 'libodc[torch]'"
+    raise ImportError(why) from error
 
 from . import fsdp2
 from .loader import MinibatchLoader

@@ -46,7 +46,7 @@ def trace(context: Context, directory: str | os.PathLike[str]) -> Iterator[Trace
     missing. Records are kept in memory, some 200 bytes a call.
     """
     if importlib.util.find_spec("matplotlib") is None:
-        raise ImportError("libodc.trace draws with matplotlib, which is not installed; pip install matplotlib")
+        raise ImportError("libodc.trace draws with matplotlib, which is not installed; pip install 'libodc[trace]'")
     handle = context._handle
     if handle.recorder is not None:
         raise PhaseError("this context is traced already; end that trace first")
