@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # A shard larger than what is left in a control group, or in one of its parents, is refused with both numbers; page cache that
 # can be reclaimed counts as free. Ranks that register at the same moment do not exceed the limit together. Small
-# registrations share a look at the memory. Makes two groups of its own and removes them.
+# registrations share a look at the memory. The node cache takes a part of what is free as a shard is registered. Makes two
+# groups of its own and removes them.
 set -u
 : "${ODC_BUILD_DIR:?the build}"
 
@@ -96,6 +97,10 @@ for _ in 1 2 3; do
     together 4 $((97 << 20)) 400000000
     together 2 $((300 << 20)) 400000000
 done
+# The two ranks of a host take at most an eighth each for slots: some 180 MB as they join, 70 MB after 900 MB have been taken.
+echo 1600000000 >"$group/$limit_file"
+expect 0 "^.  PASSED  . 1 test" inside "$ODC_BUILD_DIR/tests/faults/taken_memory" 90000000 1 1
+expect 0 "^.  PASSED  . 1 test" inside "$ODC_BUILD_DIR/tests/faults/taken_memory" 90000000 225000000 0
 # More than each rank alone finds plenty at its first look.
 if [ "$(awk '/^MemAvailable/ {print $2}' /proc/meminfo)" -gt $((8 << 20)) ]; then
     together 8 $((1 << 30)) $((6 << 30))
