@@ -181,6 +181,20 @@ expect 0 env ODC_INTERFACE=lo "$odc" run -n 2 --hosts a,b --via 'env ODC_HOST_ID
 expect 0 env ODC_INTERFACE=lo "$odc" run -n 2 --hosts a,b --via 'env ODC_HOST_ID={host}' --address 127.0.0.1 -- \
     "$odc" topo --why 0 1
 contains "$out" "; the node cache is off, as this rank shares its host with no other"
+# The pairs between hosts, and no other, say whether the first one's host has a node cache. By default both hosts have one; then
+# host a has none, by one of its ranks, and host b one of its own size.
+two_hosts=(env ODC_INTERFACE=lo "$odc" run -n 4 --hosts "a,b" --via 'env ODC_HOST_ID={host}' --address 127.0.0.1 --)
+cached='this host reads it once a minibatch, and sends its sums once, while'
+expect 0 "${two_hosts[@]}" env -u ODC_NODE_CACHE "$odc" topo --why
+[ "$(grep -cE "^\[0\] ([01] to [23]|[23] to [01])  fabric: .*; $cached [0-9]+ bytes a rank suffice \(ODC_NODE_CACHE of rank [0-3]\)" \
+    "$work/out")" -eq 8 ] && [ "$(grep -c ODC_NODE_CACHE "$work/out")" -eq 8 ] || fail "not two node caches: $out"
+# shellcheck disable=SC2016 # the ranks'
+expect 0 "${two_hosts[@]}" env ODC="$odc" bash -c 'size=(3000000 off 1000000 2000000)
+    ODC_NODE_CACHE=${size[ODC_RANK]} exec "$ODC" topo --why'
+without='each rank of this host reads it and adds to it for itself, as rank 1 has ODC_NODE_CACHE=off; not shm'
+[ "$(grep -cE "^\[0\] [01] to [23]  fabric: .*; $without" "$work/out")" -eq 4 ] &&
+    [ "$(grep -cE "^\[0\] [23] to [01]  fabric: .*; $cached 1000000 bytes a rank suffice \(ODC_NODE_CACHE of rank 2\)" \
+        "$work/out")" -eq 4 ] && [ "$(grep -c ODC_NODE_CACHE "$work/out")" -eq 8 ] || fail "not a node cache on host b alone: $out"
 # Ranks that meet by name cannot be on two hosts.
 expect 1 "$odc" run -n 2 -- bash -c "ODC_HOST_ID=h\$ODC_RANK exec $odc topo"
 contains "$err" "rank 0 counts as host h0, this rank as host h1; ranks that meet by name are of one host: give all"
