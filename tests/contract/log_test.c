@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The log: what its lines are made of, who is handed which, and that a long wait says what it waits for. */
 #include "model.h"
+#include "rendezvous.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -48,8 +49,7 @@ static int count_of(const heard *h, int level, const char *words) {
     return count;
 }
 
-static odc_context *join_logged(int rank, int size, const char *job, int level, heard *h) {
-    odc_config config = config_of(rank, size, job);
+static odc_context *join_with(odc_config config, int level, heard *h) {
     config.group = "actor";
     config.log = hear;
     config.log_arg = h;
@@ -57,6 +57,10 @@ static odc_context *join_logged(int rank, int size, const char *job, int level, 
     odc_context *context = NULL;
     CHECK_OK(odc_init(&config, &context));
     return context;
+}
+
+static odc_context *join_logged(int rank, int size, const char *job, int level, heard *h) {
+    return join_with(config_of(rank, size, job), level, h);
 }
 
 static const char *const level_names[] = {"", "error", "warn", "info", "debug", "trace"};
@@ -177,14 +181,20 @@ static void joining_says_who_is_missing(void **state) {
     run_processes(2, come_when_missed, share(sizeof(atomic_int)));
 }
 
-/* The leader comes when the log of rank 1 has said that nobody listens yet. */
+/* Rank 0 comes when the log of rank 1 has said that nobody listens yet. */
 static void come_when_looked_for(int rank, int size, const char *job, void *arg) {
-    heard h = {.awaited = rank == 1 ? "rank 0 does not listen at \"" : NULL, .flag = arg};
+    scene *what = arg;
+    const char *said = what->by_name ? "rank 0 does not listen at \"" : "has not reached rank 0 yet (127.0.0.1:";
+    heard h = {.awaited = rank == 1 ? said : NULL, .flag = &what->flag};
     if (rank == 0) {
-        await_flag(arg, 1);
+        await_flag(&what->flag, 1);
     }
-    odc_context *context = join_logged(rank, size, job, ODC_LOG_TRACE, &h);
-    CHECK(rank == 0 || count_of(&h, ODC_LOG_TRACE, "yet; tries again") >= 1);
+    odc_context *context = join_with(scene_config(what, rank, size, job), ODC_LOG_TRACE, &h);
+    if (rank == 1) {
+        CHECK(count_of(&h, what->by_name ? ODC_LOG_TRACE : ODC_LOG_DEBUG, "; tries again") >= 1);
+    } else if (!what->by_name) {
+        CHECK_EQUAL(count_of(&h, ODC_LOG_DEBUG, "has come to round 1, with it 2 of 2"), 1);
+    }
     odc_destroy(context);
     forget(&h);
 }
@@ -192,7 +202,7 @@ static void come_when_looked_for(int rank, int size, const char *job, void *arg)
 static void joining_says_that_it_tries_again(void **state) {
     (void)state;
     needs_one_host("ranks meet in an all-gather of the test");
-    run_processes(2, come_when_looked_for, share(sizeof(atomic_int)));
+    both_ways(come_when_looked_for, 2);
 }
 
 static void fail_all(int rank, int size, const char *job, void *arg) {

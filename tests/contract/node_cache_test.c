@@ -274,6 +274,11 @@ typedef struct steps {
 
 static int is_wanted(void *arg) { return read_flag(&((steps *)arg)->wanted); }
 
+static void hear_of_own_reads(void *lines, int32_t level, const char *line) {
+    *(int *)lines += level == ODC_LOG_DEBUG &&
+                     strstr(line, "of shard \"layer\" for itself, as it does not come to the node cache") != NULL;
+}
+
 /* In minibatch 1 rank 0 begins to read what other hosts have not published, and is interrupted. Then the other rank of its host
  * gathers, for which rank 0 makes no call, and may be stopped. */
 static void is_interrupted(int rank, int size, const char *job, void *arg) {
@@ -283,6 +288,10 @@ static void is_interrupted(int rank, int size, const char *job, void *arg) {
     config.interrupted = rank == 0 ? is_wanted : NULL;
     config.interrupted_arg = what;
     config.timeout_ms = what->timeout_ms;
+    int own_reads = 0;
+    config.log = hear_of_own_reads;
+    config.log_arg = &own_reads;
+    config.log_level = ODC_LOG_DEBUG;
     CHECK_OK(odc_init(&config, &context));
     tensor t = make_parts(context, "layer");
     const uint64_t foreign = foreign_bytes(context);
@@ -323,6 +332,7 @@ static void is_interrupted(int rank, int size, const char *job, void *arg) {
         }
         set_flag(&what->over, 1);
         CHECK_EQUAL(stats_of(context).fetched_bytes - before, what->stops ? foreign : 0);
+        CHECK_EQUAL(own_reads > 0, what->stops);
     }
     CHECK_OK(odc_minibatch_sync(context));
     if (rank == 0) { /* its reads went on, and are over */

@@ -57,8 +57,10 @@ name=$(uname -n)
     [ "$(grep -cE "(2|3)  $name #2 +fabric +fabric +(-|shm) +(-|shm)$" <<<"$out")" -eq 2 ] || fail "no matrix: $out"
 
 # ---- one of two interfaces reaches nobody ----
-in_hosts 2 --wrong-interface -- '"$HOSTS" ranks 4 "$steps" 20 && "$HOSTS" ranks 2 "$odc" topo --why 0 1'
+in_hosts 2 --wrong-interface -- '
+    ODC_LOG=info "$HOSTS" ranks 4 "$steps" 20 && "$HOSTS" ranks 2 "$odc" topo --why 0 1'
 all_ok 4
+contains "$out" ": gets no answer from rank 2 from NIC wrong0 to wrong0; tries another route"
 grep -q 'from net0 to net0: .*tried without an answer: wrong0 (10[.0-9]*/24) to wrong0' <<<"$out" ||
     fail "the route is not explained: $out"
 in_hosts 2 --wrong-interface -- 'ODC_INTERFACE=wrong0 "$HOSTS" ranks 2 "$steps" 1'

@@ -8,7 +8,7 @@
 #include <signal.h>
 #include <stdio.h>
 
-enum { NUMEL = 3001, LARGE = 3000017 /* of f32: several times the staging */ };
+enum { NUMEL = 3001, LARGE = 3000017 /* of f32: several times the staging */, LINE = 1000 };
 
 static void check_routes(odc_context *context, const char *text) {
     odc_route route = {.struct_size = sizeof route};
@@ -33,13 +33,37 @@ typedef struct reason {
     const char *text; /* the beginning of the route's `why` */
 } reason;
 
-static void go_another_way(odc_context *context, void *arg) {
+static void hear_why_not(void *arg, int32_t level, const char *line) {
+    const char *why_not = strstr(line, "GPUDirect RDMA is asked for, but host memory goes between hosts: ");
+    if (level == ODC_LOG_WARN && why_not != NULL) {
+        snprintf(arg, LINE, "%s", strstr(why_not, ": ") + 2);
+    }
+}
+
+/* The warning gives the route's reason, up to the route's other words. */
+static void go_another_way(int rank, int size, const char *job, void *arg) {
     const reason *one = arg;
+    const char *why_not = strstr(one->text, ", as ");
+    char warning[LINE] = "";
+    odc_context *context = NULL;
+    odc_config config = config_of(rank, size, job);
+    config.log = hear_why_not;
+    config.log_arg = warning;
+    config.log_level = ODC_LOG_WARN;
+    CHECK_OK(odc_init(&config, &context));
+    if (why_not == NULL) {
+        CHECK_EQUAL(warning[0], 0);
+    } else {
+        why_not += strlen(", as ");
+        CHECK_EQUAL(strncmp(warning, why_not, strcspn(why_not, ";")), 0);
+    }
     tensor t = make_tensor(context, "layer", NUMEL, ODC_BF16, ODC_BF16);
     check_routes(context, one->text);
     for (uint64_t minibatch = 0; minibatch < 2; ++minibatch) {
         use_once(context, &t, 1, minibatch);
     }
+    odc_destroy(context);
+    gpu_collect();
 }
 
 static void unusable_routes_are_explained_and_avoided(void **state) {
@@ -61,7 +85,7 @@ static void unusable_routes_are_explained_and_avoided(void **state) {
     for (size_t i = 0; i < sizeof reasons / sizeof *reasons; ++i) {
         const char *before = getenv(reasons[i].variable);
         setenv(reasons[i].variable, reasons[i].value, 1);
-        run_ranks(2, go_another_way, (void *)&reasons[i]);
+        run_processes(2, go_another_way, (void *)&reasons[i]);
         if (before != NULL) {
             setenv("ODC_GPU_DIRECT", "1", 1);
         } else {

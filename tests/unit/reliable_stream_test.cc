@@ -268,7 +268,9 @@ void who_has_been_given_up_does_not_come_back(void **) {
 // A rank with its progress thread.
 struct Rank {
     ControlBlock block{};
-    Log log{ODC_LOG_ERROR};
+    std::string warning;
+    Log log{ODC_LOG_WARN, [](void *arg, int32_t, const char *line) { *static_cast<std::string *>(arg) = line; },
+            &warning};
     std::unique_ptr<ProgressThread> thread;
 
     explicit Rank(int rank)
@@ -298,6 +300,12 @@ void both_sides_report_a_broken_packet(void **) {
     assert_int_equal(one.image(0).state.load(), RankState::Failed);
     assert_int_equal(one.image(0).error_status, ODC_ERROR_INTERNAL);
     assert_non_null(std::strstr(one.image(0).error_text, expected));
+    await([&] {
+        zero.log.deliver();
+        return !zero.warning.empty();
+    });
+    assert_non_null(std::strstr(zero.warning.c_str(), "has lost all ranks of other hosts: "));
+    assert_non_null(std::strstr(zero.warning.c_str(), expected));
 }
 
 }  // namespace
