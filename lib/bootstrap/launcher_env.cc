@@ -60,7 +60,7 @@ LaunchInfo rank_and_size(const char *launcher, const char *rank_name, const char
              rank.empty() ? size_name : rank_name, rank.empty() ? rank_name : size_name, launcher);
     }
     LaunchInfo launch;
-    launch.launcher = launcher;
+    launch.size_from = size_name;
     launch.size = static_cast<int>(parse_number(size_name, size, 1, std::numeric_limits<int32_t>::max()));
     launch.rank = static_cast<int>(parse_number(rank_name, rank, 0, launch.size - 1));
     return launch;

@@ -8,7 +8,7 @@
 namespace odc {
 
 struct LaunchInfo {
-    std::string launcher;  // "odc run", "torchrun", "Open MPI", "MPICH", "Slurm"; empty: none found
+    std::string size_from;  // the variable that gives the size; empty: no launcher is found
     int rank = 0;
     int size = 0;
     bool one_host = false;  // the launcher says that all ranks are on this host, and `job` names the job

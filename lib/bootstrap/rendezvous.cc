@@ -42,11 +42,11 @@ std::string name_of(const std::string &job, const std::string &group) {
 }
 
 [[noreturn]] void fail_no_way(const Rendezvous &rendezvous) {
-    const std::string launcher = rendezvous.launch.launcher.empty() ? "config" : rendezvous.launch.launcher;
+    const std::string &size_from = rendezvous.launch.size_from;
     fail(ODC_ERROR_RENDEZVOUS,
          "odc_init: {} says that there are {} ranks, but not that all are on this host; give config.all_gather (MPI "
          "or a torch store), or ODC_RENDEZVOUS=host:port of rank 0 with ODC_SECRET, or (one host) config.job; PMIx: {}",
-         launcher, rendezvous.launch.size, why_not_pmix());
+         size_from.empty() ? "config" : size_from, rendezvous.launch.size, why_not_pmix());
 }
 
 struct Sodium {
@@ -63,10 +63,11 @@ std::string Rendezvous::way() const {
     }
     const std::string job = launch.job.empty() ? "a job" : formatted("job \"{}\"", launch.job);
     return formatted("{} of {} ranks {}", job, launch.size,
-                     all_gather != nullptr ? "by the program's all_gather"
-                     : !address.empty()    ? "at " + address
-                     : by_name()           ? "by name on this host"
-                                           : "by PMIx");
+                     all_gather != nullptr       ? "by the program's all_gather"
+                     : !address.empty()          ? "at " + address
+                     : by_name()                 ? "by name on this host"
+                     : why_not_pmix() == nullptr ? "by PMIx"
+                                                 : "without a rendezvous");
 }
 
 Rendezvous find_rendezvous(const odc_config &config) {
@@ -92,7 +93,7 @@ Rendezvous find_rendezvous(const odc_config &config) {
         found.launch.size = config.size;
     } else {
         found.launch = find_launch_info();
-        if (found.launch.launcher.empty()) {
+        if (found.launch.size_from.empty()) {
             fail(ODC_ERROR_RENDEZVOUS,
                  "odc_init: no launcher is found and the config gives no rank and size; start the program with odc run "
                  "-n N, torchrun, mpirun or srun, or set config.rank, config.size and config.job");

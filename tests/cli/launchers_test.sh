@@ -64,7 +64,8 @@ if [ -n "$mpirun" ]; then
     two_jobs "Open MPI" "$mpirun" -n 2 "$join"
     # As on several hosts: PMIx tells the ranks' hosts.
     if has_pmix; then
-        joins "Open MPI, PMIx" 3 "$mpirun" -n 3 sh -c "OMPI_COMM_WORLD_LOCAL_SIZE=1 exec '$join'"
+        joins "Open MPI, PMIx" 3 "$mpirun" -n 3 sh -c "OMPI_COMM_WORLD_LOCAL_SIZE=1 ODC_LOG=info exec '$join'"
+        contains "$(cat "$work/out")" " of 3 ranks by PMIx"
     else
         echo "Open MPI, several hosts: skipped, this libodc was built without PMIx"
     fi

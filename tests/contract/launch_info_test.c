@@ -137,15 +137,26 @@ static void test_each_launcher(void **state) {
     prctl(PR_SET_NAME, before);
 }
 
+/* PMIX_NAMESPACE is not set: no way to meet is left, and none is promised. */
+static void hear_way(void *ways, int32_t level, const char *line) {
+    *(int *)ways += level == ODC_LOG_INFO && strstr(line, " joins ") != NULL &&
+                    strstr(line, " of 4 ranks without a rendezvous") != NULL;
+}
+
 static void fail_there(const environment *where, odc_status status) {
     enter(where, 1, 4, "job");
     odc_context *context = (odc_context *)1;
     odc_config config;
     memset(&config, 0, sizeof config);
     config.struct_size = sizeof config;
+    int ways = 0;
+    config.log = hear_way;
+    config.log_arg = &ways;
+    config.log_level = ODC_LOG_INFO;
     check_error(odc_init(&config, &context), status, where->variables[0] != NULL ? where->variables[0] : "no launcher",
                 __FILE__, __LINE__, (const char **)(uintptr_t)where->words);
     CHECK(context == NULL);
+    CHECK_EQUAL(ways, where->words[1] != NULL && strcmp(where->words[1], "all_gather") == 0);
     forget_launchers();
 }
 
@@ -179,14 +190,17 @@ static void test_environments_that_make_no_sense(void **state) {
 /* Several hosts, or an unknown number: the error says which settings to give. */
 static const environment far_apart[] = {
     {{"RANK=1", "WORLD_SIZE=4", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=x", "MASTER_PORT=1", "TORCHELASTIC_RUN_ID=none"},
-     {"torchrun", "all_gather", "ODC_RENDEZVOUS", "ODC_SECRET"}},
+     {"init: WORLD_SIZE says that there are 4", "all_gather", "ODC_RENDEZVOUS", "ODC_SECRET"}},
     {{"OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=4", "OMPI_COMM_WORLD_LOCAL_SIZE=2", "OMPI_MCA_ess_base_jobid=7"},
-     {"Open MPI", "all_gather", "ODC_RENDEZVOUS", "ODC_SECRET"}},
-    {{"PMI_RANK=1", "PMI_SIZE=4", "MPI_LOCALNRANKS=2"}, {"MPICH", "all_gather", "ODC_RENDEZVOUS", "ODC_SECRET"}},
+     {"init: OMPI_COMM_WORLD_SIZE says that there are 4", "all_gather", "ODC_RENDEZVOUS", "ODC_SECRET"}},
+    {{"PMI_RANK=1", "PMI_SIZE=4", "MPI_LOCALNRANKS=2"},
+     {"init: PMI_SIZE says that there are 4", "all_gather", "ODC_RENDEZVOUS", "ODC_SECRET"}},
     {{"SLURM_PROCID=1", "SLURM_NTASKS=4", "SLURM_JOB_ID=7", "SLURM_STEP_ID=0", "SLURM_NNODES=2"},
-     {"Slurm", "all_gather", "ODC_RENDEZVOUS", "ODC_SECRET"}},
-    {{"RANK=1", "WORLD_SIZE=4"}, {"4 ranks", "all_gather", "ODC_RENDEZVOUS", "ODC_SECRET"}},
-    {{"ODC_RANK=1", "ODC_SIZE=4"}, {"4 ranks", "all_gather", "ODC_RENDEZVOUS", "ODC_SECRET"}},
+     {"init: SLURM_NTASKS says that there are 4", "all_gather", "ODC_RENDEZVOUS", "ODC_SECRET"}},
+    {{"RANK=1", "WORLD_SIZE=4"},
+     {"init: WORLD_SIZE says that there are 4", "all_gather", "ODC_RENDEZVOUS", "ODC_SECRET"}},
+    {{"ODC_RANK=1", "ODC_SIZE=4"},
+     {"init: ODC_SIZE says that there are 4", "all_gather", "ODC_RENDEZVOUS", "ODC_SECRET"}},
     {{"RANK=1", "WORLD_SIZE=4", "LOCAL_WORLD_SIZE=2", "ODC_RENDEZVOUS=127.0.0.1:5000"},
      {"127.0.0.1:5000", "ODC_SECRET"}},
 };
