@@ -13,6 +13,7 @@
 #include "api/topology_json.h"
 #include "base/fork_gate.h"
 #include "base/fork_mark.h"
+#include "base/layout_version.h"
 #include "base/settings.h"
 #include "bootstrap/peer.h"
 #include "core/context.h"
@@ -451,8 +452,9 @@ const char *odc_build(void) {
         const odc::ProcessLock lock(mutex);
         static auto &texts = *new std::set<std::string>;
         return texts
-            .insert(formatted("libodc {}, {}, {} vectors, {}{}", odc::version(), ODC_BUILD_TYPE, odc::vector_target(),
-                              odc::topology().description, odc::loop_figures() + odc::exact_loop_figures()))
+            .insert(formatted("libodc {}, {}, layout {}, {} vectors, {}{}", odc::version(), ODC_BUILD_TYPE,
+                              odc::layout_version(), odc::vector_target(), odc::topology().description,
+                              odc::loop_figures() + odc::exact_loop_figures()))
             .first->c_str();
     } catch (const std::exception &) {
         return "libodc (no memory is left to describe it)";

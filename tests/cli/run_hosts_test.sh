@@ -94,6 +94,11 @@ contains "$err" " exited with status 1" # of a or b, whichever ended first
 contains "$err" "odc: host "
 expect 1 "$odc" run -n 1 --hosts a --via "$work/older {host}" true
 contains "$err" "a host has odc 0.0.1, this is"
+# An agent of a build that differs in the layout only.
+version=$("$odc" --version | sed 's/^odc //')
+layout=$(sed -n 's/^#define ODC_LAYOUT_VERSION //p' "$ODC_SOURCE_DIR/lib/base/layout_version.cc")
+expect 1 "$odc" run -n 2 --hosts a,b --via "env LD_LIBRARY_PATH=$ODC_BUILD_DIR/tests/cli/next_layout ODC_HOST_ID={host}" true
+contains "$err" "a host has odc $version+layout.4000000000, this is $version+layout.$layout; install one build on all"
 mkdir "$work/gone"
 (cd "$work/gone" && rmdir "$work/gone" && "$odc" run -n 1 --hosts a "${start[@]}" true >/dev/null 2>&1) &&
     fail "ran in a directory that is not there"

@@ -160,6 +160,7 @@ static void the_version_is_the_headers(void **state) {
     CHECK_EQUAL(odc_version(), ODC_VERSION_MAJOR << 16 | ODC_VERSION_MINOR << 8 | ODC_VERSION_PATCH);
     snprintf(version, sizeof version, "%d.%d.%d", ODC_VERSION_MAJOR, ODC_VERSION_MINOR, ODC_VERSION_PATCH);
     CHECK(strstr(odc_build(), version) != NULL);
+    CHECK(strstr(odc_build(), ", layout ") != NULL);
 }
 
 static void every_status_has_its_own_text(void **state) {

@@ -23,7 +23,10 @@ namespace {
 
 constexpr const char *kGreeting = "odc-agent";
 
-std::string agent_line(const std::string &word) { return fmt::format("{} {} {}", kGreeting, version_text(), word); }
+// The messages of agents count among what builds exchange: raise lib/base/layout_version.cc with every change.
+std::string agent_line(const std::string &message) {
+    return fmt::format("{} {} {}", kGreeting, layout_version_text(), message);
+}
 
 // Reads the first line of the input, and no byte more.
 std::string read_order() {
@@ -79,9 +82,8 @@ std::optional<AgentMessage> read_agent_message(const std::string &line) {
     if (!(words >> greeting >> version >> kind >> number) || greeting != kGreeting) {
         return std::nullopt;
     }
-    if (version != version_text()) {
-        throw Exit{1,
-                   fmt::format("a host has odc {}, this is {}; install one version on all", version, version_text())};
+    if (const std::string ours = layout_version_text(); version != ours) {
+        throw Exit{1, fmt::format("a host has odc {}, this is {}; install one build on all", version, ours)};
     }
     AgentMessage message{kind == "ready" ? AgentMessage::Kind::Ready : AgentMessage::Kind::Failed, number, 0, ""};
     words >> message.second >> std::ws;
