@@ -11,7 +11,6 @@
 #include "bootstrap/membership.h"
 #include "memory/shard_record.h"
 #include "topology/host.h"
-#include "transport/fabric/fabric.h"
 
 namespace odc {
 

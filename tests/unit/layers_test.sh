@@ -40,7 +40,8 @@ module_of() {
 pairs=$(mktemp)
 included_headers=$(mktemp)
 trap 'rm -f "$pairs" "$included_headers"' EXIT
-files=$(find lib -name '*.h' -o -name '*.cc' -o -name '*.cc.in' -o -name '*.cu' | sort)
+# All but documents, scripts and what is made for GPUs: an included file may have any other name.
+files=$(find lib -type f | grep -vE '\.(md|txt|map|sh|ptx|cubin|sha256)$' | sort)
 for file in $files; do
     folder=$(dirname "${file#lib/}")
     # kernels/ is compiled by another compiler, and belongs to its transport.
@@ -97,7 +98,22 @@ heavy=$(awk -v most="$kMostHeaders" '
     }' "$included_headers")
 [ -z "$heavy" ] || complain "headers bring along more than $kMostHeaders others: $heavy"
 
-grep -niE 'cuda|gpu|fabric' lib/core/context.* && complain "lib/core/context names what an engine or a channel hides"
+# The contract names neither GPUs nor the fabric, but where these meet it:
+names_them=(
+    gpu_operations gpu_memory gpu_call # the engine of GPU memory
+    engines                            # which engines there are
+    control_channel remote_memory      # all that the contract asks of other hosts
+    claims                             # a request that another host answers
+    job                                # hands the channel over; "waits for its GPU's work"
+    shard                              # where a slice lies in GPU memory
+    host_operations                    # refuses a stream where there is no GPU
+    exact_sums                         # sums that a GPU has converted
+)
+named=$(grep -rliE --include='*.*' --exclude='*.md' 'cuda|gpu|fabric' lib/core | sed 's/.*\///; s/\..*//' | sort -u)
+differ=$(comm -3 <(echo "$named") <(printf '%s\n' "${names_them[@]}" | sort))
+[ -z "$differ" ] || complain "these name a GPU or the fabric but may not, or (indented) no longer do, in lib/core:" "$differ"
+includes=$(grep -lE '^# *include "transport/(cuda|fabric)/' lib/core/{job,host_operations,exact_sums}.*)
+[ -z "$includes" ] || complain "these may speak of GPUs and hosts, but not include their transports:" $includes
 
 grep -n '^ *# *include "' cuda/*.h && complain "cuda/ includes what stands above it"
 

@@ -22,7 +22,7 @@ while read -r folders; do
 done < <(sed -n 's/^| \(`[^|]*`\) |.*/\1/p' README.md | tr -d '`,/')
 [ "$number" -ge 2 ] || complain "tools/README.md has no table of folders"
 
-sources() { find . \( -name '*.h' -o -name '*.cc' -o -name '*.cc.in' \) -printf '%P\n' | sort; }
+sources() { find . \( -name '*.h' -o -name '*.cc' -o -name '*.cc.in' -o -name '*.inc' \) -printf '%P\n' | sort; }
 edges=
 while read -r file; do
     folder=$(dirname "$file")
