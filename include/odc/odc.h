@@ -39,7 +39,7 @@ typedef enum odc_status {
     ODC_DONE = 1, /* odc_claim: nothing is left to hand out; not an error */
     /* This call changed nothing and nothing sticks: */
     ODC_ERROR_ARGUMENT = -1,  /* the arguments are wrong */
-    ODC_ERROR_PHASE = -2,     /* right call, wrong moment (unpublished, published twice, after shutdown, after fork) */
+    ODC_ERROR_PHASE = -2,     /* call not allowed at this point (unpublished, published twice, after shutdown, after fork) */
     ODC_ERROR_NO_MEMORY = -3, /* says how much was needed and how much there is */
     ODC_ERROR_UNSUPPORTED = -4, /* this build or machine cannot do it; says why */
     ODC_ERROR_SYSTEM = -5,      /* the operating system refused; says which call */

@@ -83,7 +83,7 @@ const char *status_string(int32_t status) {
         case ODC_OK: return "ok";
         case ODC_DONE: return "nothing is left to claim";
         case ODC_ERROR_ARGUMENT: return "wrong argument";
-        case ODC_ERROR_PHASE: return "call not allowed at this point of the minibatch";
+        case ODC_ERROR_PHASE: return "call not allowed at this point";
         case ODC_ERROR_NO_MEMORY: return "not enough memory";
         case ODC_ERROR_UNSUPPORTED: return "not supported here";
         case ODC_ERROR_SYSTEM: return "the operating system refused";
