@@ -48,7 +48,7 @@ public:
     std::shared_ptr<Arena> replicas() const { return replicas_; }
     uint64_t replica_offset(int rank) const;
 
-    // For the context's threads; Fabric documents them. `ranks` empty: all of other hosts.
+    // For the context's threads (progress_commands.cc); Fabric documents them. `ranks` empty: all of other hosts.
     void tell(std::string message, std::vector<int> ranks);
     void tell_when(const std::atomic<uint64_t> &word, uint64_t value, std::string message, std::vector<int> ranks);
     void fail_job(std::string message);
@@ -69,6 +69,8 @@ public:
     uint64_t sent_bytes() const;
 
 private:
+    static constexpr int64_t kShutdownNs = 1'000'000'000;  // for the peers to acknowledge the last message
+
     // A message to be sent once `word` is at least `value`.
     struct Watched {
         const std::atomic<uint64_t> *word;
