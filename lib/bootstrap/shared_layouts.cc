@@ -4,7 +4,7 @@
 #include "base/layout_version.h"
 #include "bootstrap/local/message.h"
 #include "bootstrap/peer_info.h"
-#include "memory/cache_slot.h"
+#include "memory/cache_entry.h"
 #include "memory/control_block.h"
 #include "memory/exact_sum.h"
 #include "memory/partial_sum.h"
@@ -129,7 +129,7 @@ static_assert(offsetof(ShardRecord, parameters) == 64);
 static_assert(offsetof(ShardRecord, stripes) == 72);
 static_assert(offsetof(ShardRecord, accumulator) == 80);
 static_assert(offsetof(ShardRecord, cache) == 88);
-static_assert(offsetof(ShardRecord, cache_slots) == 96);
+static_assert(offsetof(ShardRecord, cache_entries) == 96);
 static_assert(offsetof(ShardRecord, partial_sums) == 104);
 static_assert(offsetof(ShardRecord, partial_sum_count) == 112);
 static_assert(offsetof(ShardRecord, region) == 120);
@@ -147,7 +147,7 @@ static_assert(offsetof(ShardRecord, votes) == 192);
 static_assert(offsetof(ShardRecord, first_exponent) == 196);
 static_assert(offsetof(ShardRecord, clamped) == 200);
 
-static_assert(sizeof(CacheSlot) == 64);
+static_assert(sizeof(CacheEntry) == 64);
 static_assert(sizeof(PartialSum) == 64);
 static_assert(offsetof(PartialSum, clamped) == 8);
 static_assert(in_order_from(1, {CacheState::Reading, CacheState::Full, CacheState::GivenUp}));

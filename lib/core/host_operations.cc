@@ -45,7 +45,7 @@ HostOperations::~HostOperations() = default;
 
 // ---- Shards ----
 
-// Divides the node cache's room among these shards, slots before partial sums.
+// Divides the node cache's room among these shards, entries before partial sums.
 HostOperations::Holdings HostOperations::plan_held(const std::vector<Shard *> &shards) {
     Holdings held;
     uint64_t room = cache_->room();
@@ -56,10 +56,10 @@ HostOperations::Holdings HostOperations::plan_held(const std::vector<Shard *> &s
     };
     for (Shard *shard : shards) {
         find_places(job_, *shard);
-        shard->hold(take(&Holdings::slots, cache_->plan(*shard, room)), {});
+        shard->hold(take(&Holdings::entries, cache_->plan(*shard, room)), {});
     }
     for (Shard *shard : shards) {
-        shard->hold(shard->slots(), take(&Holdings::sums, sums_->plan(*shard, room)));
+        shard->hold(shard->entries(), take(&Holdings::sums, sums_->plan(*shard, room)));
     }
     return held;
 }
@@ -68,7 +68,7 @@ void HostOperations::tell_of_room(const std::vector<Shard *> &shards, const Hold
     constexpr uint64_t kEnough = ~uint64_t{0};
     Holdings all;
     for (const Shard *shard : shards) {
-        all.slots.add(cache_->plan(*shard, kEnough));
+        all.entries.add(cache_->plan(*shard, kEnough));
         all.sums.add(sums_->plan(*shard, kEnough));
     }
     if (held.bytes() == all.bytes()) {
@@ -80,10 +80,10 @@ void HostOperations::tell_of_room(const std::vector<Shard *> &shards, const Hold
         warns ? ODC_LOG_WARN : ODC_LOG_INFO,
         "has room in the node cache for {} of {} slices of other hosts and {} of {} partial sums ({} of {} bytes); the ranks "
         "of its host read and add to the others each for itself; set ODC_NODE_CACHE to more bytes",
-        held.slots.count, all.slots.count, held.sums.count, all.sums.count, held.bytes(), all.bytes());
+        held.entries.count, all.entries.count, held.sums.count, all.sums.count, held.bytes(), all.bytes());
 }
 
-// Slices come first: if there is no memory, or there are no addresses, for slots and partial sums, too, these shards get none of
+// Slices come first: if there is no memory, or there are no addresses, for entries and partial sums, too, these shards get none of
 // them. As many as fit would leave nothing for slices that are registered later.
 std::vector<Allocation> HostOperations::allocate(const std::vector<Shard *> &shards) {
     Arena &arena = *job_.peer(job_.rank()).arena;
@@ -111,7 +111,7 @@ std::vector<Allocation> HostOperations::allocate(const std::vector<Shard *> &sha
     }
     std::vector<Allocation> allocations = arena.allocate(sizes());
     // Later shards are likely to find no memory either, so only the first such call warns.
-    const odc_log_level level = std::exchange(warned_of_slots_, true) ? ODC_LOG_INFO : ODC_LOG_WARN;
+    const odc_log_level level = std::exchange(warned_of_entries_, true) ? ODC_LOG_INFO : ODC_LOG_WARN;
     job_.log().line(
         level,
         "holds nothing of {} shards for the node cache, so the ranks of its host read and add slices each for itself: "
@@ -322,11 +322,11 @@ bool HostOperations::begin_get(Operation &operation, Operation::Gather &gather, 
     Shard &shard = *operation.shard;
     const bool published = directory_.is_published(shard, index);  // links its record
     if (cache_->caches(shard, index)) {
-        // Whether the slice has a slot, the holder tells when it publishes; and the owner must have registered the shard.
+        // Whether the slice has an entry, the holder tells when it publishes; and the owner must have registered the shard.
         if (shard.linked(index) == nullptr || !directory_.is_published(shard, cache_->holder(shard, index))) {
             return false;
         }
-        if (cache_->has_slot(shard, index)) {
+        if (cache_->has_entry(shard, index)) {
             cache_->read(shard, index, endpoint_to(shard, index));
             gather.cached.push_back(index);
             return true;

@@ -43,9 +43,9 @@ private:
     void check_buffer(const Operation &operation) const;
     // What this rank holds for its host of shards that are registered together.
     struct Holdings {
-        Shard::Held slots;
+        Shard::Held entries;
         Shard::Held sums;
-        uint64_t bytes() const { return slots.bytes + sums.bytes; }
+        uint64_t bytes() const { return entries.bytes + sums.bytes; }
     };
     Holdings plan_held(const std::vector<Shard *> &shards);
     void tell_of_room(const std::vector<Shard *> &shards, const Holdings &held);
@@ -69,8 +69,8 @@ private:
     std::unique_ptr<NodeSums> sums_;
     CheckBuffer check_buffer_;
     std::vector<Shard *> shards_;
-    bool warned_of_slots_ = false;  // that there is no memory for them
-    bool warned_of_room_ = false;   // that the node cache has too little
+    bool warned_of_entries_ = false;  // that there is no memory for them
+    bool warned_of_room_ = false;     // that the node cache has too little
 };
 
 }  // namespace odc

@@ -23,7 +23,7 @@ uint64_t slice_bytes_of(const Shard &shard, uint64_t index) {
     return shard.slices().numel(index) * element_size(shard.description().parameter_type);
 }
 
-// Whoever waits for a slot also waits for the owner of its slice, whose host is then asked whether it is alive.
+// Whoever waits for an entry also waits for the owner of its slice, whose host is then asked whether it is alive.
 class OwnerWatch {
 public:
     explicit OwnerWatch(Doorbell &doorbell) : doorbell_(doorbell) { doorbell_.waiters.fetch_add(1); }
@@ -62,7 +62,7 @@ uint64_t NodeCache::room() const {
 }
 
 Shard::Held NodeCache::plan(const Shard &shard, uint64_t left) const {
-    return shard.description().parameter_type != 0 ? fit(shard, &NodePlace::slot, left) : Shard::Held{};
+    return shard.description().parameter_type != 0 ? fit(shard, &NodePlace::entry, left) : Shard::Held{};
 }
 
 void NodeCache::forget(const Shard &shard) {
@@ -82,29 +82,29 @@ bool NodeCache::caches(const Shard &shard, uint64_t index) const { return place_
 
 uint64_t NodeCache::holder(const Shard &shard, uint64_t index) const { return place_of(shard, index)->holder; }
 
-bool NodeCache::has_slot(const Shard &shard, uint64_t index) const {
+bool NodeCache::has_entry(const Shard &shard, uint64_t index) const {
     const NodePlace &place = *place_of(shard, index);
-    return place.number < shard.linked(place.holder)->cache_slots;
+    return place.number < shard.linked(place.holder)->cache_entries;
 }
 
-CacheSlot &NodeCache::slot(const Shard &shard, uint64_t index) const {
+CacheEntry &NodeCache::entry(const Shard &shard, uint64_t index) const {
     const NodePlace &place = *place_of(shard, index);
     std::byte *const segment = shard.bases(place.holder).host;
-    return *reinterpret_cast<CacheSlot *>(segment + shard.linked(place.holder)->cache + place.slot.begin);
+    return *reinterpret_cast<CacheEntry *>(segment + shard.linked(place.holder)->cache + place.entry.begin);
 }
 
 void NodeCache::read(Shard &shard, uint64_t index, Endpoint &owner) {
-    CacheSlot &slot = this->slot(shard, index);
+    CacheEntry &entry = this->entry(shard, index);
     const CacheWord reading(generation(), CacheState::Reading, job_.local_rank());
-    uint64_t seen = slot.word.load(std::memory_order_relaxed);
+    uint64_t seen = entry.word.load(std::memory_order_relaxed);
     do {
         if (CacheWord(seen).generation() >= generation()) {
             return;
         }
-    } while (!slot.word.compare_exchange_weak(seen, reading.value(), std::memory_order_acq_rel));
-    const auto end = [&slot, &mine = job_.mine(), reading](bool complete) {
+    } while (!entry.word.compare_exchange_weak(seen, reading.value(), std::memory_order_acq_rel));
+    const auto end = [&entry, &mine = job_.mine(), reading](bool complete) {
         const CacheState state = complete ? CacheState::Full : CacheState::GivenUp;
-        slot.word.store(CacheWord(reading.generation(), state, reading.reader()).value(), std::memory_order_release);
+        entry.word.store(CacheWord(reading.generation(), state, reading.reader()).value(), std::memory_order_release);
         ring(mine);
     };
     const uint64_t holder = this->holder(shard, index);
@@ -114,7 +114,7 @@ void NodeCache::read(Shard &shard, uint64_t index, Endpoint &owner) {
         if (reads_.size() == reads_.capacity()) {
             reads_.reserve(2 * reads_.size() + 16);
         }
-        StartedGet started = owner.start_get(shard.slice(index), slot.bytes(), generation(),
+        StartedGet started = owner.start_get(shard.slice(index), entry.bytes(), generation(),
                                              [end, mapped](bool complete) { end(complete); });
         reads_.push_back({&shard, index, std::move(started.request)});
     } catch (...) {
@@ -124,13 +124,13 @@ void NodeCache::read(Shard &shard, uint64_t index, Endpoint &owner) {
 }
 
 bool NodeCache::copy(const Shard &shard, uint64_t index, std::byte *to) {
-    CacheSlot &slot = this->slot(shard, index);
-    const CacheWord word(slot.word.load(std::memory_order_acquire));
+    CacheEntry &entry = this->entry(shard, index);
+    const CacheWord word(entry.word.load(std::memory_order_acquire));
     if (word.generation() != generation() || word.state() != CacheState::Full) {
         return false;
     }
     const uint64_t bytes = slice_bytes_of(shard, index);
-    copy_bytes(to, slot.bytes(), bytes);
+    copy_bytes(to, entry.bytes(), bytes);
     counters_.served_bytes.add(bytes);
     return true;
 }
@@ -138,14 +138,14 @@ bool NodeCache::copy(const Shard &shard, uint64_t index, std::byte *to) {
 bool NodeCache::await_and_copy(Shard &shard, uint64_t index, std::byte *to, Job::Wait &wait) {
     const int owner = shard.owner(index);
     directory_.await_published(shard, index, wait);
-    const CacheSlot &slot = this->slot(shard, index);
+    const CacheEntry &entry = this->entry(shard, index);
     wait.describe([&, owner] {
-        const size_t reader = CacheWord(slot.word.load(std::memory_order_relaxed)).reader();
+        const size_t reader = CacheWord(entry.word.load(std::memory_order_relaxed)).reader();
         return formatted(
             "the slice of {} of shard \"{}\" is on its way to the node cache, where rank {} reads it; the owner {}",
             job_.who(owner), shard.name(), job_.local_peers()[reader], job_.what(owner));
     });
-    await(slot, owner, wait);
+    await(entry, owner, wait);
     const bool copied = copy(shard, index, to);
     if (!copied) {
         job_.log().debug("reads the slice of rank {} of shard \"{}\" for itself, as it does not come to the node cache",
@@ -154,8 +154,8 @@ bool NodeCache::await_and_copy(Shard &shard, uint64_t index, std::byte *to, Job:
     return copied;
 }
 
-void NodeCache::await(const CacheSlot &slot, int owner, Job::Wait &wait) {
-    const auto word = [&slot] { return CacheWord(slot.word.load(std::memory_order_acquire)); };
+void NodeCache::await(const CacheEntry &entry, int owner, Job::Wait &wait) {
+    const auto word = [&entry] { return CacheWord(entry.word.load(std::memory_order_acquire)); };
     const size_t reader = word().reader();
     const OwnerWatch owner_watch(job_.block(owner).doorbell);
     wait.until(job_.local_peers()[reader], [&] { return word().state() != CacheState::Reading || is_stuck(reader); });

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The node cache: a slice of another host is read once a minibatch into a slot in this host's shared memory, from where all ranks
-// of the host gather it. memory/cache_slot.h says which states a slot goes through, and why nobody reads a wrong one.
+// The node cache: a slice of another host is read once a minibatch into an entry in this host's shared memory, from where all ranks
+// of the host gather it. memory/cache_entry.h says which states an entry goes through, and why nobody reads a wrong one.
 //
-// node_places.h says which rank holds a slot. A slice is read by the rank that wants it first, by its own NIC and progress thread,
+// node_places.h says which rank holds an entry. A slice is read by the rank that wants it first, by its own NIC and progress thread,
 // so that no rank waits for a call of another. A gather waits for the publish of the holder, which is an owner, anyway.
 #pragma once
 
 #include "bootstrap/node_cache_share.h"
 #include "core/job.h"
 #include "core/shard.h"
-#include "memory/cache_slot.h"
+#include "memory/cache_entry.h"
 #include "transport/transport.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ public:
     bool has_given_size() const { return is_on() && share_.part_of_free == 0; }
     // Where it is on: bytes for what this rank is to hold of new shards, partial sums included.
     uint64_t room() const;
-    // This rank's slots of a new shard: as many as fit in `left` bytes. What does not fit is read directly, by every rank.
+    // This rank's entries of a new shard: as many as fit in `left` bytes. What does not fit is read directly, by every rank.
     Shard::Held plan(const Shard &shard, uint64_t left) const;
     // The shard has got the memory for what this rank holds.
     void took(const Shard &shard) { used_ += shard.held_bytes(); }
@@ -42,14 +42,14 @@ public:
     void forget(const Shard &shard);
 
     // ---- Gathers ----
-    // Whether the slice of the owner `index` may have a slot, and the index of the owner that holds it then.
+    // Whether the slice of the owner `index` may have an entry, and the index of the owner that holds it then.
     bool caches(const Shard &shard, uint64_t index) const;
     uint64_t holder(const Shard &shard, uint64_t index) const;
     // The following need the holder to have published the shard in this minibatch.
-    bool has_slot(const Shard &shard, uint64_t index) const;
-    // Begins to read the slice into its slot, unless another rank has begun. The owner has registered the shard.
+    bool has_entry(const Shard &shard, uint64_t index) const;
+    // Begins to read the slice into its entry, unless another rank has begun. The owner has registered the shard.
     void read(Shard &shard, uint64_t index, Endpoint &owner);
-    // Copies the slice if it is in its slot, without waiting or after a wait; false: it is not. After a wait it does not come there
+    // Copies the slice if it is in its entry, without waiting or after a wait; false: it is not. After a wait it does not come there
     // any more and is to be read directly.
     bool copy(const Shard &shard, uint64_t index, std::byte *to);
     bool await_and_copy(Shard &shard, uint64_t index, std::byte *to, Job::Wait &wait);
@@ -69,8 +69,8 @@ private:
         int64_t since_ns = 0;   // that it has read these bytes
         bool is_stuck = false;  // until it reads more
     };
-    CacheSlot &slot(const Shard &shard, uint64_t index) const;
-    void await(const CacheSlot &slot, int owner, Job::Wait &wait);
+    CacheEntry &entry(const Shard &shard, uint64_t index) const;
+    void await(const CacheEntry &entry, int owner, Job::Wait &wait);
     bool is_stuck(size_t reader);
     uint64_t generation() const { return job_.minibatch() + 1; }
 

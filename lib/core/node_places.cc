@@ -6,7 +6,7 @@
 #include "base/element_type.h"
 #include "bootstrap/peer.h"
 #include "core/job.h"
-#include "memory/cache_slot.h"
+#include "memory/cache_entry.h"
 #include "memory/partial_sum.h"
 #include "transport/shm/stripe_lock.h"
 
@@ -15,12 +15,12 @@ namespace odc {
 namespace {
 
 uint64_t to_whole_line(uint64_t bytes) {
-    constexpr uint64_t kLine = alignof(CacheSlot);
+    constexpr uint64_t kLine = alignof(CacheEntry);
     return (bytes + kLine - 1) / kLine * kLine;
 }
 
-uint64_t slot_bytes(const Shard &shard, uint64_t index) {
-    return sizeof(CacheSlot) +
+uint64_t entry_bytes(const Shard &shard, uint64_t index) {
+    return sizeof(CacheEntry) +
            to_whole_line(shard.slices().numel(index) * element_size(shard.description().parameter_type));
 }
 
@@ -60,11 +60,11 @@ void find_places(const Job &job, Shard &shard) {
         const size_t k = owners_on[job.peer(shard.owner(index)).host_index]++ % holders.size();
         NodePlace &place = next[k];
         place.holder = holders[k];
-        place.slot.bytes = slot_bytes(shard, index);
+        place.entry.bytes = entry_bytes(shard, index);
         place.sum.bytes = PartialSumLayout(shard, index).bytes;
         places->of[index] = place;
         ++place.number;
-        place.slot.begin = place.slot.end();
+        place.entry.begin = place.entry.end();
         place.sum.begin = place.sum.end();
     }
     shard.engine_state = std::move(places);

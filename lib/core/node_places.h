@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which owner of this host holds what belongs to a slice of another host: its slot of the node cache and its partial sum. The
+// Which owner of this host holds what belongs to a slice of another host: its entry of the node cache and its partial sum. The
 // **holder** follows from the shard's description, and whether it has memory for them its shard record says, so all ranks of the
 // host agree.
 #pragma once
@@ -22,7 +22,7 @@ struct NodePlace {
     };
     uint64_t holder = kNone;  // its index among the shard's owners
     uint64_t number = 0;      // among the holder's places of this shard
-    Part slot;
+    Part entry;
     Part sum;
     bool has_sum = true;      // until an arrival finds that the holder has none for it, or has released the shard
     uint64_t counted_in = 0;  // the last generation for which this rank counted itself in (memory/partial_sum.h)

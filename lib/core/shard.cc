@@ -247,8 +247,8 @@ void Shard::set_memory(const Allocation &host, const DeviceAllocation &device) {
     mine.parameters = mine.stripes + to_line(parts.stripes);
     mine.accumulator = mine.parameters + to_line(parts.parameters);
     mine.cache = mine.accumulator + to_line(parts.sums);
-    mine.cache_slots = slots_.count;
-    mine.partial_sums = mine.cache + slots_.bytes;
+    mine.cache_entries = entries_.count;
+    mine.partial_sums = mine.cache + entries_.bytes;
     mine.partial_sum_count = partial_sums_.count;
     mine.region = device.region;
     mine.gpu_parameters = device.offset;

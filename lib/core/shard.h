@@ -77,7 +77,7 @@ public:
     bool is_shadowed() const { return shadowed_; }
     void set_shadowed() { shadowed_ = true; }
 
-    // What this rank holds for its host beside its slice, in host memory: slots of the node cache and partial sums. Before
+    // What this rank holds for its host beside its slice, in host memory: entries of the node cache and partial sums. Before
     // set_memory.
     struct Held {
         uint64_t count = 0;
@@ -87,12 +87,12 @@ public:
             bytes += more.bytes;
         }
     };
-    void hold(const Held &slots, const Held &sums) {
-        slots_ = slots;
+    void hold(const Held &entries, const Held &sums) {
+        entries_ = entries;
         partial_sums_ = sums;
     }
-    const Held &slots() const { return slots_; }
-    uint64_t held_bytes() const { return slots_.bytes + partial_sums_.bytes; }
+    const Held &entries() const { return entries_; }
+    uint64_t held_bytes() const { return entries_.bytes + partial_sums_.bytes; }
 
     // Memory that this rank's part takes: the record; in host memory stripes, both halves and what it holds for its host, or their
     // shadow on whole pages; in device memory both halves.
@@ -148,7 +148,7 @@ private:
     bool shadowed_ = false;
     uint64_t own_index_ = 0;
     uint64_t record_offset_ = 0;
-    Held slots_;
+    Held entries_;
     Held partial_sums_;
     Allocation host_region_{};
     struct Link {

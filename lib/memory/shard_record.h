@@ -37,9 +37,9 @@ struct ShardRecord {
     uint64_t parameters;  // from the segment's beginning, if there is a parameter_type
     uint64_t stripes;     // these two if there is a gradient_type
     uint64_t accumulator;
-    uint64_t cache;         // where this rank's slots of the node cache begin, from the segment's beginning
-    uint64_t cache_slots;   // 0: it has none
-    uint64_t partial_sums;  // likewise, where its partial sums begin
+    uint64_t cache;          // where this rank's entries of the node cache begin, from the segment's beginning
+    uint64_t cache_entries;  // 0: it has none
+    uint64_t partial_sums;   // likewise, where its partial sums begin
     uint64_t partial_sum_count;
     // The slice in GPU memory.
     uint64_t region;          // the owner's number of its allocation; 0: the slice is in host memory
@@ -90,7 +90,7 @@ void write_shard_record(ShardRecord &record, const What &what, uint64_t offset, 
     record.clamped.store(0, std::memory_order_relaxed);
     record.slice_numel = slice_numel;
     record.cache = 0;
-    record.cache_slots = 0;
+    record.cache_entries = 0;
     record.partial_sums = 0;
     record.partial_sum_count = 0;
     record.record = offset;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The node cache: each slice of another host crosses the network once a host and minibatch, whoever is interrupted, stopped or
- * idle meanwhile; what has no slot crosses for each gather. Rank r is on host r % hosts, so a host's ranks are r, r + hosts, ... */
+ * idle meanwhile; what has no entry crosses for each gather. Rank r is on host r % hosts, so a host's ranks are r, r + hosts, ... */
 #include "crossings.h"
 #include "hosts.h"
 #include "model.h"
@@ -10,7 +10,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { PART = 1000, GATHERS = 3, MINIBATCHES = 3, SLOT_BYTES = 64 + (PART * 4 + 63) / 64 * 64 };
+enum { PART = 1000, GATHERS = 3, MINIBATCHES = 3, ENTRY_BYTES = 64 + (PART * 4 + 63) / 64 * 64 };
 
 static uint64_t fetched_by_host(odc_context *context) { return sum_by_host(context, stats_of(context).fetched_bytes); }
 
@@ -73,11 +73,11 @@ static void crosses_always(odc_context *context, void *arg) {
 static void without_a_cache_it_crosses_for_each_gather(void **state) {
     (void)state;
     run_on(__func__, 2, 4, "off", crosses_always, NULL);
-    run_on(__func__, 2, 4, "4095", crosses_always, NULL); /* fits no slot */
+    run_on(__func__, 2, 4, "4095", crosses_always, NULL); /* fits no entry */
     run_on(__func__, 2, 2, "auto", crosses_always, NULL); /* a rank a host */
 }
 
-/* Each rank holds slots of two slices, of which one fits. */
+/* Each rank holds entries of two slices, of which one fits. */
 static void half_fits(odc_context *context, void *arg) {
     (void)arg;
     const uint64_t foreign = foreign_bytes(context);
@@ -91,7 +91,7 @@ static void half_fits(odc_context *context, void *arg) {
 static void what_does_not_fit_crosses_for_each_gather(void **state) {
     char bytes[32];
     (void)state;
-    snprintf(bytes, sizeof bytes, "%d", 2 * SLOT_BYTES - 1);
+    snprintf(bytes, sizeof bytes, "%d", 2 * ENTRY_BYTES - 1);
     run_on(__func__, 3, 6, bytes, half_fits, NULL);
 }
 
@@ -111,7 +111,7 @@ static void hear_of_room(void *arg, int32_t level, const char *line) {
     }
 }
 
-/* Each rank is to hold two slots and two partial sums. */
+/* Each rank is to hold two entries and two partial sums. */
 static void is_told_of_room(int rank, int size, const char *job, void *arg) {
     const int enough = arg != NULL;
     told t = {.words = "1 of 2 slices of other hosts and 0 of 2 partial sums ("};
@@ -134,7 +134,7 @@ static void is_told_of_room(int rank, int size, const char *job, void *arg) {
 static void what_does_not_fit_is_told(void **state) {
     char bytes[32];
     (void)state;
-    snprintf(bytes, sizeof bytes, "%d", 2 * SLOT_BYTES - 1);
+    snprintf(bytes, sizeof bytes, "%d", 2 * ENTRY_BYTES - 1);
     setenv("ODC_TEST_HOSTS", "3", 1);
     setenv("ODC_NODE_CACHE", bytes, 1);
     run_processes(6, is_told_of_room, NULL);
@@ -142,7 +142,7 @@ static void what_does_not_fit_is_told(void **state) {
     run_processes(6, is_told_of_room, bytes);
 }
 
-/* The 16 MiB of addresses for slices that RLIMIT_FSIZE leaves have room for a slice, and not for another one's slot. */
+/* The 16 MiB of addresses for slices that RLIMIT_FSIZE leaves have room for a slice, and not for another one's entry. */
 static void has_no_memory(int rank, int size, const char *job, void *arg) {
     enum { SLICE = 9 << 18 };
     (void)arg;
@@ -158,7 +158,7 @@ static void has_no_memory(int rank, int size, const char *job, void *arg) {
     odc_destroy(context);
 }
 
-static void without_memory_for_slots_a_shard_is_registered_all_the_same(void **state) {
+static void without_memory_for_entries_a_shard_is_registered_all_the_same(void **state) {
     (void)state;
     needs_processes("it limits a process");
     setenv("ODC_TEST_HOSTS", "2", 1);
@@ -180,7 +180,7 @@ static void limit_addresses(rlim_t more) {
     CHECK(setrlimit(RLIMIT_AS, &(struct rlimit){more, more}) == 0);
 }
 
-/* The addresses that RLIMIT_AS leaves the ranks of host 0 have room for their slices, and not for a slot of the other host's. */
+/* The addresses that RLIMIT_AS leaves the ranks of host 0 have room for their slices, and not for an entry of the other host's. */
 static void has_no_addresses(int rank, int size, const char *job, void *arg) {
     enum { SMALL = 1000, LARGE = 16 << 20, LEFT = 56 << 20 };
     int warnings = 0;
@@ -202,7 +202,7 @@ static void has_no_addresses(int rank, int size, const char *job, void *arg) {
     odc_destroy(context);
 }
 
-static void without_addresses_for_slots_a_shard_is_registered_all_the_same(void **state) {
+static void without_addresses_for_entries_a_shard_is_registered_all_the_same(void **state) {
     (void)state;
     needs_processes("it limits a process");
     needs_no_sanitizer("it takes addresses of its own");
@@ -211,7 +211,7 @@ static void without_addresses_for_slots_a_shard_is_registered_all_the_same(void 
     run_processes(4, has_no_addresses, NULL);
 }
 
-/* A released shard's slots are there for the next one, whose slices differ. */
+/* A released shard's entries are there for the next one, whose slices differ. */
 static void registers_again(odc_context *context, void *arg) {
     (void)arg;
     const uint64_t foreign = foreign_bytes(context);
@@ -228,10 +228,10 @@ static void registers_again(odc_context *context, void *arg) {
     }
 }
 
-static void slots_are_given_back(void **state) {
+static void entries_are_given_back(void **state) {
     char bytes[32];
     (void)state;
-    snprintf(bytes, sizeof bytes, "%d", SLOT_BYTES);
+    snprintf(bytes, sizeof bytes, "%d", ENTRY_BYTES);
     run_on(__func__, 2, 4, bytes, registers_again, NULL);
 }
 
@@ -514,9 +514,9 @@ int main(void) {
         cmocka_unit_test(without_a_cache_it_crosses_for_each_gather),
         cmocka_unit_test(what_does_not_fit_crosses_for_each_gather),
         cmocka_unit_test(what_does_not_fit_is_told),
-        cmocka_unit_test(without_memory_for_slots_a_shard_is_registered_all_the_same),
-        cmocka_unit_test(without_addresses_for_slots_a_shard_is_registered_all_the_same),
-        cmocka_unit_test(slots_are_given_back),
+        cmocka_unit_test(without_memory_for_entries_a_shard_is_registered_all_the_same),
+        cmocka_unit_test(without_addresses_for_entries_a_shard_is_registered_all_the_same),
+        cmocka_unit_test(entries_are_given_back),
         cmocka_unit_test(a_rank_with_an_empty_slice_gathers_from_the_cache),
         cmocka_unit_test(what_an_interrupted_gather_reads_is_there_for_others),
         cmocka_unit_test(sync_ends_the_reads_of_an_interrupted_gather),

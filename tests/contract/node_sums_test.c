@@ -131,11 +131,11 @@ static void crosses_always(odc_context *context, void *arg) {
 static void without_partial_sums_it_crosses_for_each_addition(void **state) {
     (void)state;
     run_on(__func__, 2, 4, "off", crosses_always, NULL);
-    run_on(__func__, 2, 4, "80000", crosses_always, NULL); /* fits no slot and no sum */
+    run_on(__func__, 2, 4, "80000", crosses_always, NULL); /* fits no entry and no sum */
     run_on(__func__, 2, 2, "auto", crosses_always, NULL);  /* a rank a host */
 }
 
-/* Each rank holds two slots and two sums, of which one sum does not fit. */
+/* Each rank holds two entries and two sums, of which one sum does not fit. */
 static void half_fits(odc_context *context, void *arg) {
     const uint64_t foreign = foreign_elements(context) * 4;
     const uint64_t ranks = (uint64_t)(odc_size(context) / hosts());
@@ -151,12 +151,12 @@ static void half_fits(odc_context *context, void *arg) {
     CHECK_EQUAL(stats_of(context).served_bytes, foreign);
 }
 
-static void slots_come_before_partial_sums(void **state) {
-    enum { SLICE = PART * 4, SLOT = LINE + SLICE, SUM = LINE + LINE + SLICE };
+static void entries_come_before_partial_sums(void **state) {
+    enum { SLICE = PART * 4, ENTRY = LINE + SLICE, SUM = LINE + LINE + SLICE };
     char bytes[32];
     (void)state;
     CHECK(SLICE % LINE == 0);
-    snprintf(bytes, sizeof bytes, "%d", 2 * SLOT + 2 * SUM - 1);
+    snprintf(bytes, sizeof bytes, "%d", 2 * ENTRY + 2 * SUM - 1);
     run_on(__func__, 3, 6, bytes, half_fits, NULL);
 }
 
@@ -532,7 +532,7 @@ int main(void) {
         cmocka_unit_test(each_sum_crosses_once_a_host_and_minibatch),
         cmocka_unit_test(where_nobody_adds_nothing_crosses),
         cmocka_unit_test(without_partial_sums_it_crosses_for_each_addition),
-        cmocka_unit_test(slots_come_before_partial_sums),
+        cmocka_unit_test(entries_come_before_partial_sums),
         cmocka_unit_test(exact_sums_are_the_same_bits),
         cmocka_unit_test(addends_of_exact_sums_are_counted_over_hosts),
         cmocka_unit_test(what_all_have_finished_is_sent_before_the_sync),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank dies before, while and after a slice comes to the node cache: its owner, the holder of its slot, its reader, and a rank of
+/* A rank dies before, while and after a slice comes to the node cache: its owner, the holder of its entry, its reader, and a rank of
  * their host that has no part in it. Ranks 0, 2 and 4 are one host, 1 and 3 the other; rank 2 reads the slice of rank 1, which is the
- * only long one, into the slot that rank 0 holds. */
+ * only long one, into the entry that rank 0 holds. */
 #include "hosts.h"
 #include "model.h"
 #include "stalling_link.h"

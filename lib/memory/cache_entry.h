@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A slot of the node cache: a line with the words below and, behind it, a copy of one slice of another host, in the shared
+// An entry of the node cache: a line with the words below and, behind it, a copy of one slice of another host, in the shared
 // memory of the rank of this host that holds it (core/node_cache.h).
 //
-// The word says what the slot holds: a generation (minibatch plus one), a state, and the local rank of its reader.
+// The word says what the entry holds: a generation (minibatch plus one), a state, and the local rank of its reader.
 //
 // With g for the generation:
 //     Empty, of an older generation  -> Reading(g, reader)  compare-and-swap of the rank that first wants the slice: its reader
@@ -10,14 +10,14 @@
 //     Reading(g, reader)             -> GivenUp(g, reader)  likewise: the read has ended without them
 //     Full, GivenUp(g, reader)       =  Empty for g + 1 and later generations
 //
-// 1. One compare-and-swap succeeds for a generation, so a slice is read into its slot once.
-// 2. Only the reader ends Reading, when nothing is in flight to the slot. Nobody takes the slot from a reader that is stopped or
+// 1. One compare-and-swap succeeds for a generation, so a slice is read into its entry once.
+// 2. Only the reader ends Reading, when nothing is in flight to the entry. Nobody takes the entry from a reader that is stopped or
 //    has left: its NIC may still write. A rank that does not wait for it, or finds GivenUp, reads the slice into its own buffer,
 //    as without a cache.
-// 3. A reader arrives in no sync while it is Reading, so nothing is written into a slot after the slot's minibatch.
-// 4. Full(g) does not change while it is copied: a rank claims the slot for g + 1 after the sync in which all ranks have arrived,
+// 3. A reader arrives in no sync while it is Reading, so nothing is written into an entry after the entry's minibatch.
+// 4. Full(g) does not change while it is copied: a rank claims the entry for g + 1 after the sync in which all ranks have arrived,
 //    each after its gathers.
-// 5. Ranks touch a slot in a minibatch only after its holder has published the shard in it, and before they arrive: then the holder
+// 5. Ranks touch an entry in a minibatch only after its holder has published the shard in it, and before they arrive: then the holder
 //    has not released the shard, and cannot.
 // 6. Zeroed memory is Empty: generations begin at 1.
 #pragma once
@@ -50,7 +50,7 @@ private:
     uint64_t value_;
 };
 
-struct alignas(64) CacheSlot {
+struct alignas(64) CacheEntry {
     std::atomic<uint64_t> word;
 
     std::byte *bytes() { return reinterpret_cast<std::byte *>(this + 1); }
