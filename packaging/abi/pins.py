@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 
 
-def fail(words: str) -> None:
-    sys.exit(f"pins.py: {words}")
+def fail(message: str) -> None:
+    sys.exit(f"pins.py: {message}")
 
 
 def declared_fields(body: str) -> list[tuple[str, str]]:

@@ -49,7 +49,7 @@ static void forget_launchers(void) {
 /* "NAME=value" strings, in which "%r" is the rank, "%j" the run's random name, "%n" the size. */
 typedef struct environment {
     const char *variables[MOST];
-    const char *words[5]; /* fragments of the expected error */
+    const char *texts[5]; /* fragments of the expected error */
 } environment;
 
 static void set_one(const char *variable, int rank, int size, const char *job) {
@@ -154,9 +154,9 @@ static void fail_there(const environment *where, odc_status status) {
     config.log_arg = &ways;
     config.log_level = ODC_LOG_INFO;
     check_error(odc_init(&config, &context), status, where->variables[0] != NULL ? where->variables[0] : "no launcher",
-                __FILE__, __LINE__, (const char **)(uintptr_t)where->words);
+                __FILE__, __LINE__, (const char **)(uintptr_t)where->texts);
     CHECK(context == NULL);
-    CHECK_EQUAL(ways, where->words[1] != NULL && strcmp(where->words[1], "all_gather") == 0);
+    CHECK_EQUAL(ways, where->texts[1] != NULL && strcmp(where->texts[1], "all_gather") == 0);
     forget_launchers();
 }
 

@@ -41,10 +41,10 @@ static void forget(heard *h) {
     h->count = 0;
 }
 
-static int count_of(const heard *h, int level, const char *words) {
+static int count_of(const heard *h, int level, const char *text) {
     int count = 0;
     for (int i = 0; i < h->count; ++i) {
-        count += h->level_of[i] == level && strstr(h->lines[i], words) != NULL;
+        count += h->level_of[i] == level && strstr(h->lines[i], text) != NULL;
     }
     return count;
 }
@@ -264,11 +264,11 @@ static void full_staging_is_told(void **state) {
     run_processes(2, fill_staging, NULL);
 }
 
-static void check_level(int level, const char *words) {
+static void check_level(int level, const char *message) {
     odc_config config = config_of(0, 1, "level");
     odc_context *context = NULL;
     config.log_level = level;
-    CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_ARGUMENT, words);
+    CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_ARGUMENT, message);
     CHECK(context == NULL);
 }
 

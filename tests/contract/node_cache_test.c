@@ -97,7 +97,7 @@ static void what_does_not_fit_crosses_for_each_gather(void **state) {
 
 /* Counts the lines of each level that tell of too little room. */
 typedef struct told {
-    const char *words;
+    const char *text;
     int lines;
     int warnings;
 } told;
@@ -107,14 +107,14 @@ static void hear_of_room(void *arg, int32_t level, const char *line) {
     if (strstr(line, "has room in the node cache for") != NULL) {
         t->lines++;
         t->warnings += level == ODC_LOG_WARN;
-        CHECK_SENTENCE(line, t->words, "set ODC_NODE_CACHE to more bytes");
+        CHECK_SENTENCE(line, t->text, "set ODC_NODE_CACHE to more bytes");
     }
 }
 
 /* Each rank is to hold two entries and two partial sums. */
 static void is_told_of_room(int rank, int size, const char *job, void *arg) {
     const int enough = arg != NULL;
-    told t = {.words = "1 of 2 slices of other hosts and 0 of 2 partial sums ("};
+    told t = {.text = "1 of 2 slices of other hosts and 0 of 2 partial sums ("};
     odc_config config = config_of(rank, size, job);
     odc_context *context = NULL;
     config.log = hear_of_room;
@@ -124,7 +124,7 @@ static void is_told_of_room(int rank, int size, const char *job, void *arg) {
     make_parts(context, "first");
     CHECK_EQUAL(t.lines, enough ? 0 : 1);
     CHECK_EQUAL(t.warnings, t.lines);
-    t.words = "0 of 2 slices of other hosts and 0 of 0 partial sums (0 of 8192 bytes)";
+    t.text = "0 of 2 slices of other hosts and 0 of 0 partial sums (0 of 8192 bytes)";
     make_tensor(context, "second", (uint64_t)size * PART, ODC_F32, 0);
     CHECK_EQUAL(t.lines, enough ? 0 : 2);
     CHECK_EQUAL(t.warnings, enough ? 0 : 1); /* later ones are for information */

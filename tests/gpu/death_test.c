@@ -134,7 +134,7 @@ static void die(void) { raise(SIGKILL); }
 
 typedef struct ending {
     void (*end)(void);
-    const char *words;
+    const char *text;
 } ending;
 
 static int end_in_selftest(void *arg) {
@@ -154,7 +154,7 @@ static void try_gpus(int rank, int size, const char *job, void *arg) {
         config.interrupted = end_in_selftest;
         config.interrupted_arg = what;
     }
-    CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_RENDEZVOUS, "rank 1", what->words);
+    CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_RENDEZVOUS, "rank 1", what->text);
 }
 
 static void the_end_of_a_rank_in_the_p2p_selftest_is_noticed(void **state) {

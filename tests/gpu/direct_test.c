@@ -40,7 +40,7 @@ static void hear_why_not(void *arg, int32_t level, const char *line) {
     }
 }
 
-/* The warning gives the route's reason, up to the route's other words. */
+/* The warning gives the same reason as the route's `why`. */
 static void go_another_way(int rank, int size, const char *job, void *arg) {
     const reason *one = arg;
     const char *why_not = strstr(one->text, ", as ");

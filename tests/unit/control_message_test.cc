@@ -86,8 +86,8 @@ public:
         bytes_.append(reinterpret_cast<const char *>(&value), sizeof(value));
         return *this;
     }
-    Wire &text(const char *words) {
-        bytes_ += words;
+    Wire &text(const char *text) {
+        bytes_ += text;
         return *this;
     }
     std::string message() const {

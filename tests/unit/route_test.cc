@@ -256,8 +256,8 @@ std::string gpu_route(const RankPair &pair) {
     return formatted("{}, {}: {}; {}", choice.transport, access_of(choice), choice.why, why_not_text(choice));
 }
 
-void assert_gpu_route(const RankPair &pair, std::initializer_list<const char *> words) {
-    for (const char *one : words) {
+void assert_gpu_route(const RankPair &pair, std::initializer_list<const char *> texts) {
+    for (const char *one : texts) {
         assert_says(gpu_route(pair), one);
     }
 }

@@ -144,13 +144,13 @@ private:
                                report_.totals.size(), links_ > 0 ? fmt::format(" of {} hosts", links_ / 2) : "",
                                panels_[0].runs.size() * report_.workload.samples / report_.workload.count(),
                                links_ > 0 ? "" : " under two schedules"));
-        std::string words = caption(report_);
-        words[0] = 'E';
-        svg_.label(kLeft, 53, fmt::format("fill=\"{}\"", Svg::kFaint), words + ".");
+        std::string line = caption(report_);
+        line[0] = 'E';
+        svg_.label(kLeft, 53, fmt::format("fill=\"{}\"", Svg::kFaint), line + ".");
         if (links_ > 0) {
-            words = network_text(report_.settings, report_.totals.size());
-            words[0] = 'E';
-            svg_.label(kLeft, 53 + kNetworkLine, fmt::format("fill=\"{}\"", Svg::kFaint), words + ".");
+            line = network_text(report_.settings, report_.totals.size());
+            line[0] = 'E';
+            svg_.label(kLeft, 53 + kNetworkLine, fmt::format("fill=\"{}\"", Svg::kFaint), line + ".");
         }
         svg_.label(kLeft, 72 + network_line(), "", whole_run(report_));
     }
@@ -158,13 +158,13 @@ private:
     void legend() {
         double at = kLeft;
         const double y = 86 + network_line();
-        const auto entry = [&](const std::vector<const char *> &fills, double height, const std::string &words) {
+        const auto entry = [&](const std::vector<const char *> &fills, double height, const std::string &label) {
             for (const char *fill : fills) {
                 box(at, y + 12 - height, 20, height, fill);
                 at += 20;
             }
-            svg_.label(at + 7, y + 10.5, "", words);
-            at += 37 + 6.6 * double(words.size());
+            svg_.label(at + 7, y + 10.5, "", label);
+            at += 37 + 6.6 * double(label.size());
         };
         entry({kCompute[0], kCompute[1]}, 12, "computing (shades: microbatches)");
         if (report_.settings.claim > 0) {

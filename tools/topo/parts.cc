@@ -13,11 +13,11 @@ namespace odc_tool {
 
 namespace {
 
-std::string joined(const std::vector<std::string> &words, const char *between) {
+std::string joined(const std::vector<std::string> &texts, const char *between) {
     std::string text;
-    for (const std::string &word : words) {
-        if (!word.empty()) {
-            text += (text.empty() ? "" : between) + word;
+    for (const std::string &one : texts) {
+        if (!one.empty()) {
+            text += (text.empty() ? "" : between) + one;
         }
     }
     return text;
@@ -39,19 +39,19 @@ std::string users(const Json &machine, const std::string &nic) {
 
 Part nic_part(const Json &machine, const Json &nic) {
     const std::string state = nic.at("state");
-    std::vector<std::string> words = {nic.at("kind"), speed_text(nic.at("speed_mbit"))};
+    std::vector<std::string> details = {nic.at("kind"), speed_text(nic.at("speed_mbit"))};
     if (state != "up") {
-        words.push_back(state);
+        details.push_back(state);
     }
     if (nic.at("networks").is_array()) {
         for (const Json &network : nic.at("networks")) {
-            words.push_back(network);
+            details.push_back(network);
         }
     }
     const bool unused = nic.contains("why_not");
     return {unused ? Part::Kind::UnusedNic : Part::Kind::Nic,
             nic.at("name"),
-            joined(words, ", "),
+            joined(details, ", "),
             unused ? "not used: " + nic.at("why_not").get<std::string>() : users(machine, nic.at("name")),
             {}};
 }
@@ -71,15 +71,15 @@ std::string links(const Json &machine, const std::string &gpu) {
             atomics += link.at("atomics") == true ? 1 : 0;
         }
     }
-    std::string words;
+    std::string text;
     for (const auto &[what, count] : {std::pair("NVLink", nvlink), std::pair("NVSwitch", nvswitch),
                                       std::pair("P2P", p2p), std::pair("native atomics", atomics)}) {
         if (count > 0) {
-            words += words.empty() ? fmt::format("{} to {} GPU{}", what, count, count == 1 ? "" : "s")
-                                   : fmt::format(", {} to {}", what, count);
+            text += text.empty() ? fmt::format("{} to {} GPU{}", what, count, count == 1 ? "" : "s")
+                                 : fmt::format(", {} to {}", what, count);
         }
     }
-    return words;
+    return text;
 }
 
 Part gpu_part(const Json &machine, const Json &gpu) {

@@ -18,21 +18,21 @@
 
 #define REQUIRE(condition) require((condition), #condition, __FILE__, __LINE__)
 
-inline void require(bool condition, const std::string &words, const char *file, int line) {
+inline void require(bool condition, const std::string &text, const char *file, int line) {
     if (!condition) {
-        throw std::logic_error(std::string(file) + ":" + std::to_string(line) + ": not so: " + words);
+        throw std::logic_error(std::string(file) + ":" + std::to_string(line) + ": not so: " + text);
     }
 }
 
 #define REQUIRE_SAYS(message, ...) require_says(message, {__VA_ARGS__}, __FILE__, __LINE__)
 
 // One clear sentence that contains these texts.
-inline void require_says(const std::string &message, const std::vector<std::string> &words, const char *file,
+inline void require_says(const std::string &message, const std::vector<std::string> &texts, const char *file,
                          int line) {
     require(message.size() > 15 && message.find('\n') == std::string::npos, "one clear sentence: " + message, file,
             line);
-    for (const std::string &word : words) {
-        require(message.find(word) != std::string::npos, "\"" + word + "\" is in: " + message, file, line);
+    for (const std::string &text : texts) {
+        require(message.find(text) != std::string::npos, "\"" + text + "\" is in: " + message, file, line);
     }
 }
 
@@ -42,17 +42,17 @@ inline void require_says(const std::string &message, const std::vector<std::stri
                  {__VA_ARGS__}, __FILE__, __LINE__)
 
 template <class Body>
-std::string thrown_by(int32_t status, Body body, const char *words, const char *file, int line) {
+std::string thrown_by(int32_t status, Body body, const char *call, const char *file, int line) {
     try {
         body();
     } catch (const odc::Error &error) {
         require(error.status() == status,
-                std::string(words) + " throws " + odc_status_string(status) + ", not: " + error.what(), file, line);
-        require(error.is_job_error() == (status <= ODC_ERROR_PEER_LOST), std::string(words) + " is a job error", file,
+                std::string(call) + " throws " + odc_status_string(status) + ", not: " + error.what(), file, line);
+        require(error.is_job_error() == (status <= ODC_ERROR_PEER_LOST), std::string(call) + " is a job error", file,
                 line);
         return error.what();
     }
-    require(false, std::string(words) + " throws", file, line);
+    require(false, std::string(call) + " throws", file, line);
     return "";
 }
 

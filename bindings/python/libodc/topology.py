@@ -17,7 +17,7 @@ def topology(file: str | os.PathLike[str] | None = None) -> dict[str, Any]:
 
     `file`: a recorded machine (hwloc's XML, from `odc topo --save`) instead of this one.
     """
-    words = ctypes.c_char_p()
-    check(lib.odc_get_topology(None if file is None else c_path("file", file), ctypes.byref(words), None))
-    made: dict[str, Any] = json.loads(words.value or b"")
+    text = ctypes.c_char_p()
+    check(lib.odc_get_topology(None if file is None else c_path("file", file), ctypes.byref(text), None))
+    made: dict[str, Any] = json.loads(text.value or b"")
     return made

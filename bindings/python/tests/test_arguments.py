@@ -103,22 +103,22 @@ CALLS: list[tuple[Callable[[Context], Any], str]] = [
 ]
 
 
-def refused(rank: int, size: int, job: str, call: Callable[[Context], Any], words: str) -> None:
+def refused(rank: int, size: int, job: str, call: Callable[[Context], Any], message: str) -> None:
     with libodc.init(rank=rank, size=size, job=job, timeout=30) as context:
         with pytest.raises(libodc.ArgumentError) as caught:
             call(context)
-        assert str(caught.value).startswith(words)
+        assert str(caught.value).startswith(message)
         assert context.all_reduce([1]) == [1]  # the context is unaffected
 
 
-@pytest.mark.parametrize(("call", "words"), CALLS, ids=[words for _, words in CALLS])
-def test_what_c_would_misread_is_refused(call: Callable[[Context], Any], words: str) -> None:
-    run_ranks(1, refused, call, words)
+@pytest.mark.parametrize(("call", "message"), CALLS, ids=[message for _, message in CALLS])
+def test_what_c_would_misread_is_refused(call: Callable[[Context], Any], message: str) -> None:
+    run_ranks(1, refused, call, message)
 
 
 @pytest.mark.parametrize("name", ["job", "group", "host", "rendezvous", "secret", "device"])
 def test_strings_of_a_configuration(name: str) -> None:
-    for value, words in (
+    for value, message in (
         ("cuda:0\0b", f"{name} has a NUL character at byte 6, which ends a string of C"),
         ("\udc80", f"{name} cannot be encoded as UTF-8: surrogates not allowed, character 0"),
         (7, f"{name} is of type int, must be a string"),
@@ -127,7 +127,7 @@ def test_strings_of_a_configuration(name: str) -> None:
             continue  # an object whose str is a device, such as a torch.device
         with pytest.raises(libodc.ArgumentError) as caught:
             libodc.init(**{"rank": 0, "size": 1, "job": "x", name: value})
-        assert str(caught.value) == words
+        assert str(caught.value) == message
 
 
 def integers_of_numpy(rank: int, size: int, job: str) -> None:
@@ -170,7 +170,7 @@ def test_plain_integers_are_members_of_enumerations() -> None:
 
 class Silent(Exception):
     def __str__(self) -> str:
-        raise KeyError("no words")
+        raise KeyError("no message")
 
 
 class Interrupting(Exception):
@@ -178,7 +178,7 @@ class Interrupting(Exception):
         raise KeyboardInterrupt
 
 
-def raises(rank: int, size: int, job: str, error: Exception, words: str) -> None:
+def raises(rank: int, size: int, job: str, error: Exception, message: str) -> None:
     with (
         pytest.raises(type(error) if rank == 1 else libodc.AbortedError) as caught,
         libodc.init(rank=rank, size=size, job=job, timeout=30) as context,
@@ -187,18 +187,18 @@ def raises(rank: int, size: int, job: str, error: Exception, words: str) -> None
             raise error
         context.sync()
     if rank == 0:
-        assert words in str(caught.value)
+        assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "message"),
     [
         (ValueError("a\0b \udc80"), r"ValueError: a\x00b \udc80"),
         (Silent(), "Silent: without a message: asking for it raised KeyError"),
     ],
 )
-def test_an_abort_is_told_whatever_the_exception_says(error: Exception, words: str) -> None:
-    run_ranks(2, raises, error, words)
+def test_an_abort_is_told_whatever_the_exception_says(error: Exception, message: str) -> None:
+    run_ranks(2, raises, error, message)
 
 
 def interrupted_in_words(rank: int, size: int, job: str) -> None:

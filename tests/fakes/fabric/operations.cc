@@ -19,8 +19,8 @@ namespace {
 
 constexpr int kCudaApiPermitted = 10;  // FI_OPT_CUDA_API_PERMITTED of 1.18
 
-[[noreturn]] void die(const char *words) {
-    std::fprintf(stderr, "fake fabric: %s\n", words);
+[[noreturn]] void die(const char *message) {
+    std::fprintf(stderr, "fake fabric: %s\n", message);
     std::abort();
 }
 

@@ -318,9 +318,9 @@ void arm(struct peers *p) {
 }
 
 static void too_late(int signal) {
-    static const char words[] = "a round of the bare loop has not ended in time\n";
+    static const char message[] = "a round of the bare loop has not ended in time\n";
     (void)signal;
-    (void)!write(STDERR_FILENO, words, sizeof(words) - 1);
+    (void)!write(STDERR_FILENO, message, sizeof(message) - 1);
     _exit(1);
 }
 

@@ -165,8 +165,8 @@ class Experiment:
     def _show(self, arm: Arm, number: int, step: Step) -> None:
         if self._rank == 0:
             cost = ideal_cost(arm, self._workload, range(number, number + 1))
-            words = self._idle.get(arm, "") if self._attempts else "warming up "
-            shown = f"  {words}({arm.name})"
+            stage = self._idle.get(arm, "") if self._attempts else "warming up "
+            shown = f"  {stage}({arm.name})"
             self._progress.step(cost, step.end - step.begin, step.loss, shown, warm_up=not self._attempts)
 
     def _own_seconds(self) -> float:

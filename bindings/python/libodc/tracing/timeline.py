@@ -256,8 +256,8 @@ class Drawing:
             mean = sum(panel.idle) / len(panel.idle)
             duration = panel.duration_ns / self._unit_ns
             shown = f"{duration:.0f}" if duration >= 100 else f"{duration:.3g}"
-            words = f"{shown} {self._unit}, mean idle {100 * mean:.0f} %"
-            panel.axes.annotate(words, (1, 0), (10, 0), title, "offset points", color=_FAINT, fontsize=10, va="bottom")
+            label = f"{shown} {self._unit}, mean idle {100 * mean:.0f} %"
+            panel.axes.annotate(label, (1, 0), (10, 0), title, "offset points", color=_FAINT, fontsize=10, va="bottom")
         panel.axes.annotate("idle", (1.008, 1.0), (0, 6), "axes fraction", "offset points", color=_FAINT, fontsize=9)
 
     def _title_text(self) -> None:

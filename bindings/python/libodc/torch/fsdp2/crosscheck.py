@@ -90,7 +90,7 @@ class Crosscheck:
         if process_group is not None:
             everyone = [None] * dist.get_world_size(process_group)
             dist.all_gather_object(everyone, found, group=process_group)
-        wrong = [f"on rank {rank} {words}" for rank, words in enumerate(everyone) if words]
+        wrong = [f"on rank {rank} {difference}" for rank, difference in enumerate(everyone) if difference]
         if wrong:
             raise InternalError(f"gradients differ from those of plain FSDP2: {'; '.join(wrong)}")
         if process_group is None or dist.get_rank(process_group) == 0:

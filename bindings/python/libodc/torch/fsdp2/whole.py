@@ -37,9 +37,9 @@ def _check_alike(source: Sequence[Group], target: Sequence[Group]) -> None:
     theirs, mine = ([entry for group in groups for entry in group.layout.entries] for groups in (source, target))
     different = next((pair for pair in zip(theirs, mine, strict=False) if _about(pair[0]) != _about(pair[1])), None)
     if different is not None:
-        words = [f'"{one.name}" {list(one.shape)}, sharded along dimension {one.dim}' for one in different]
+        shown = [f'"{one.name}" {list(one.shape)}, sharded along dimension {one.dim}' for one in different]
         raise ArgumentError(
-            f"the models differ: the other job's has parameter {words[0]}, where this job's has {words[1]}; "
+            f"the models differ: the other job's has parameter {shown[0]}, where this job's has {shown[1]}; "
             "refresh from a job of the same model, wrapped the same"
         )
     if len(theirs) != len(mine) or [group.name for group in source] != [group.name for group in target]:
