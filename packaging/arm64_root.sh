@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Unpacks in FOLDER/root Debian's packages for arm64 that libodc is built and tried with, and installs none of them.
+# Unpacks in FOLDER/system Debian's packages for arm64 that libodc is built and tried with, and installs none of them.
 # Done once. Exits with 77, and the reason in the last line, where they cannot be had.
 #
 # usage: packaging/arm64_root.sh FOLDER
@@ -13,7 +13,7 @@ folder=$(realpath -m "$1")
 packages=$folder/packages
 wanted="libc6-dev libstdc++-12-dev libhwloc-dev libexpat1-dev libsodium-dev libhwy-dev libfmt-dev libcli11-dev libcmocka-dev \
 libfabric-dev nlohmann-json3-dev python3"
-[ "$(cat "$folder/root/complete" 2>/dev/null)" != "$wanted" ] || exit 0
+[ "$(cat "$folder/system/complete" 2>/dev/null)" != "$wanted" ] || exit 0
 for tool in apt-get dpkg-deb; do
     command -v $tool >/dev/null || { echo "$tool was not found"; exit 77; }
 done
@@ -33,6 +33,6 @@ if ! arm64_apt update || ! arm64_apt -y --download-only install $wanted; then
     exit 77
 fi
 for package in "$packages"/cache/archives/*.deb; do
-    dpkg-deb -x "$package" "$folder/root" || exit 1
+    dpkg-deb -x "$package" "$folder/system" || exit 1
 done
-echo "$wanted" >"$folder/root/complete"
+echo "$wanted" >"$folder/system/complete"

@@ -12,7 +12,7 @@ takes 1 1 "$@"
 folder=$(realpath -m "$1")
 cd "$(dirname "$0")/.."
 bash packaging/arm64_root.sh build/arm64
-export ODC_ARM64_ROOT=$PWD/build/arm64/root
+export ODC_ARM64_ROOT=$PWD/build/arm64/system
 libraries=$ODC_ARM64_ROOT/usr/lib/aarch64-linux-gnu
 # pip's build asks pkg-config before CMake does, and names the wheel by the platform.
 export PKG_CONFIG_LIBDIR=$libraries/pkgconfig:$ODC_ARM64_ROOT/usr/share/pkgconfig PKG_CONFIG_SYSROOT_DIR=$ODC_ARM64_ROOT

@@ -24,7 +24,7 @@ all) tests=. target=all x86_tests=(unit/{host,exact}_kernels contract/{shards,mi
 *) wrong_usage ;;
 esac
 build=$PWD/build/arm64
-root=$build/root
+root=$build/system
 export ODC_ARM64_ROOT=$root
 
 unpack_arm64() {

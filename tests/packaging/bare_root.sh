@@ -43,7 +43,7 @@ origin=$(. /etc/os-release && echo "${ID^}")
 
 mirror=$(mirror_of "$suite")
 sources=$(sources_of "$origin")
-root=$work/root
+root=$work/system
 archives=$PWD/build/bare_root
 mkdir -p "$archives/partial" "$root/src/build"
 chmod 755 "$root"
@@ -57,7 +57,7 @@ pip_folder=$(python3 -m pip cache dir 2>/dev/null)
 for folder in "$ccache_folder" "$pip_folder"; do
     [ ! -d "$folder" ] || shared="$shared $folder"
 done
-environment=(PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
+environment=(PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/home
     ${ccache_folder:+CCACHE_DIR="$ccache_folder"} ${pip_folder:+PIP_CACHE_DIR="$pip_folder"})
 while IFS= read -r -d '' variable; do
     case $variable in PIP_* | ODC_TORCH_INDEX=*) environment+=("$variable") ;; esac

@@ -89,9 +89,9 @@ part_root() {
     [ "$(id -u)" -eq 0 ] || { why="only root can make a root directory"; return 77; }
     unshare --mount --pid --fork true 2>/dev/null || { why="unshare --mount is not allowed here"; return 77; }
     ls "$work"/first/*.deb >/dev/null 2>&1 || { why="there are no packages to install"; return 77; }
-    mkdir -p "$work/root/packages"
-    chmod 755 "$work" "$work/root"
-    cp "$work"/first/*.deb "$work/root/packages/"
+    mkdir -p "$work/system/packages"
+    chmod 755 "$work" "$work/system"
+    cp "$work"/first/*.deb "$work/system/packages/"
     suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
     mirror=$(mirror_of "$suite")
     export work suite mirror version

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The part of packages.sh with its own mounts and processes: makes a root in $work/root, installs the packages there, tries
+# The part of packages.sh with its own mounts and processes: makes a root in $work/system, installs the packages there, tries
 # them, purges them, checks what is left, and runs their autopkgtests.
 set -eu
 : "${work:?}" "${suite:?}" "${version:?}"
-root=$work/root
+root=$work/system
 # shellcheck source=tests/packaging/debian_root.sh
 . "$(dirname "$0")/debian_root.sh"
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
