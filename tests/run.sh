@@ -15,6 +15,14 @@ set -u
 . "$(dirname "$0")/harness/usage.sh"
 cd "$(dirname "$0")/.." || exit 1
 takes 0 $# "$@"
+case "${1-}" in
+quick | system | release | full)
+    [ $# -eq 1 ] || {
+        echo "run.sh: the tier $1 takes no more arguments: ${*:2}" >&2
+        exit 2
+    }
+    ;;
+esac
 if [ -z "${ODC_TEST_CHEAP_READS-}" ] && unshare --mount true 2>/dev/null; then
     export ODC_TEST_CHEAP_READS=yes
     exec bash tests/harness/cheap_reads.sh bash tests/run.sh "$@"

@@ -32,5 +32,7 @@ expect 0 bash run.sh --help
 contains "$out" "usage: tests/run.sh"
 expect 2 bash run.sh --no-such-option
 contains "$err" "usage: tests/run.sh"
+expect 2 bash run.sh quick contract/phases
+same "$err" "run.sh: the tier quick takes no more arguments: contract/phases"
 
 [ "$failures" -eq 0 ]
