@@ -97,7 +97,7 @@ for _ in 1 2 3; do
     together 4 $((97 << 20)) 400000000
     together 2 $((300 << 20)) 400000000
 done
-# The two ranks of a host take at most an eighth each for slots: some 180 MB as they join, 70 MB after 900 MB have been taken.
+# The two ranks of a host take at most an eighth each for entries: some 180 MB as they join, 70 MB after 900 MB have been taken.
 echo 1600000000 >"$group/$limit_file"
 expect 0 "^.  PASSED  . 1 test" inside "$ODC_BUILD_DIR/tests/faults/taken_memory" 90000000 1 1
 expect 0 "^.  PASSED  . 1 test" inside "$ODC_BUILD_DIR/tests/faults/taken_memory" 90000000 225000000 0

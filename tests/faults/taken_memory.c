@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Two ranks on each of two hosts register a shard after all have taken memory since they joined: taken_memory SLICE TAKEN ROOM,
- * bytes of each rank, and whether each has room for a slot of the node cache then. For memory_limit_test.sh. */
+ * bytes of each rank, and whether each has room for an entry of the node cache then. For memory_limit_test.sh. */
 #include "model.h"
 #include "ranks.h"
 
