@@ -285,7 +285,7 @@ ODC_API odc_status odc_plan_cost(const char *model, double *a, double *b);
 
 /* ---- What this library and this machine are ---- */
 ODC_API uint32_t odc_version(void); /* major << 16 | minor << 8 | patch */
-ODC_API const char *odc_build(void); /* build, vectors, machine, host loops chosen so far, in one line; never NULL */
+ODC_API const char *odc_build(void); /* build, ", layout N" (docs/abi.md), machine, host loops chosen, in one line; never NULL */
 ODC_API const char *odc_status_string(int32_t status); /* what a status means, such as "wrong argument"; never NULL */
 ODC_API const char *odc_last_error(void); /* the message of this thread's last failed call; never NULL */
 /* One transport or setting: row `index` of a table, 0, 1, ... until ODC_ERROR_ARGUMENT; strings are static unless said. */

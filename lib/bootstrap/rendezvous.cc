@@ -89,6 +89,7 @@ Rendezvous find_rendezvous(const odc_config &config) {
         if (config.job == nullptr && config.size > 1 && config.all_gather == nullptr) {
             found.launch = find_launch_info();
         }
+        found.launch.size_from.clear();
         found.launch.rank = config.rank;
         found.launch.size = config.size;
     } else {

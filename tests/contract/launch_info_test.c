@@ -212,6 +212,22 @@ static void test_several_hosts_without_means(void **state) {
     }
 }
 
+/* The config's size is its own, whatever a launcher says. */
+static void test_the_configs_size(void **state) {
+    (void)state;
+    static const environment four = {{"RANK=1", "WORLD_SIZE=4"}, {NULL}};
+    odc_context *context = NULL;
+    odc_config config;
+    memset(&config, 0, sizeof config);
+    config.struct_size = sizeof config;
+    config.rank = 1;
+    config.size = 3;
+    enter(&four, 1, 4, "job");
+    CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_RENDEZVOUS, "config says that there are 3 ranks");
+    CHECK(context == NULL);
+    forget_launchers();
+}
+
 static void test_no_launcher(void **state) {
     (void)state;
     static const environment none = {{NULL}, {"odc run", "torchrun", "mpirun|config.rank", NULL}};
@@ -238,6 +254,7 @@ int main(void) {
         cmocka_unit_test(test_each_launcher),
         cmocka_unit_test(test_environments_that_make_no_sense),
         cmocka_unit_test(test_several_hosts_without_means),
+        cmocka_unit_test(test_the_configs_size),
         cmocka_unit_test(test_no_launcher),
         cmocka_unit_test(test_one_rank_needs_nobody),
     };

@@ -104,7 +104,7 @@ names_them=(
     engines                            # which engines there are
     control_channel remote_memory      # all that the contract asks of other hosts
     claims                             # a request that another host answers
-    job                                # hands the channel over; "waits for its GPU's work"
+    job                                # hands out the control channel, and tells what waits for a GPU
     shard                              # where a slice lies in GPU memory
     host_operations                    # refuses a stream where there is no GPU
     exact_sums                         # sums that a GPU has converted

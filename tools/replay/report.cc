@@ -395,6 +395,7 @@ void print_json(const Report &report) {
             std::vector(workload.speeds.begin(), workload.speeds.begin() + std::ptrdiff_t(workload.count()));
     }
     json["arms"] = Json::array();
+    const Json resolution = resolution_json(doubt(report));
     for (const ArmReport &arm : report.arms) {
         json["arms"].push_back({{"schedule", schedule_name(arm.arm.schedule)},
                                 {"policy", policy_name(arm.arm.policy)},
@@ -409,12 +410,12 @@ void print_json(const Report &report) {
                                 {"share_of_bound", arm.share_of_bound()},
                                 {"speedup", arm.speedup},
                                 {"speedup_over_sorted_rows", arm.speedup_over_sorted_rows},
-                                {"resolved", is_resolved(report)},
                                 {"ideal_speedup", arm.ideal_speedup},
                                 {"idle", arm.idle},
                                 {"rank_idle", arm.rank_idle},
                                 {"claimed", arm.claimed},
                                 {"rank_claimed", arm.rank_claimed}});
+        json["arms"].back().update(resolution);
         if (arm.network) {
             json["arms"].back()["between_hosts"] = crossing_name(arm.arm.crossing());
             json["arms"].back()["network"] = network_json(*arm.network);
@@ -428,7 +429,6 @@ void print_json(const Report &report) {
                              {"token_variation_before", exchanged.token_variation_before}};
     }
     const Gain &gain = report.gain;
-    const Json resolution = resolution_json(doubt(report));
     const auto interval_json = [&](const MedianInterval &of) {
         Json interval{{"median", of.median}, {"low", of.low}, {"high", of.high}};
         interval.update(resolution);

@@ -47,8 +47,11 @@ def continue_training(job: Any, model: Any, optimizer: Any) -> None:
 
 
 @contextmanager
-def training(size: int, **options: Any) -> Iterator[tuple[Any, Any, Any]]:
-    model = sharded(size)
+def training(size: int, *, frozen: bool = False, **options: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """`frozen`: the first group."""
+    model = plain()
+    model[0].requires_grad_(not frozen)
+    model = sharded(size, model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     job = fsdp2.attach(model, optimizer, timeout=60, **options)
     try:
@@ -275,6 +278,11 @@ def phases(rank: int, size: int) -> None:
         model.set_custom_reduce_scatter(group._reduce_scatter_comm)
         backward(model)
         with raises(libodc.PhaseError, 'FSDP group "(root)" were changed after attach'):
+            job.sync_gradients()
+    with training(size, frozen=True) as (job, model, optimizer):
+        model[0].set_custom_all_gather(group._all_gather_comm)
+        backward(model)
+        with raises(libodc.PhaseError, 'FSDP group "0" were changed after attach'):
             job.sync_gradients()
 
 

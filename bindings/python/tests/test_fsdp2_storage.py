@@ -4,6 +4,7 @@
 import copy
 import gc
 import io
+import itertools
 import pickle
 import random
 import time
@@ -245,6 +246,29 @@ def replaced(rank: int, size: int) -> None:
 
 def test_replaced_memory_is_published() -> None:
     run_torch_ranks(2, replaced)
+
+
+def adopted(rank: int, size: int) -> None:
+    """Loading replaces parameters, which an optimizer takes over: theirs are the gradients from then on."""
+    for parameters, gradients in itertools.product(("slice", "copy"), ("view", "copy")):
+        print(parameters, gradients)  # shown where the next lines fail
+        model = Case().sharded(mesh_of(size))
+        optimizer = adamw(model)
+        with attach(model, optimizer, timeout=LIMIT, parameters=parameters, gradients=gradients) as job:
+            train(job, model, optimizer)
+            model.load_state_dict({name: one.clone() for name, one in model.state_dict().items()}, assign=True)
+            optimizer.param_groups[0]["params"] = list(model.parameters())
+            job.publish()
+            optimizer.zero_grad()
+            model(sample(0, rank, 0)).square().sum().backward()
+            job.sync_gradients()
+            for name, one in model.named_parameters():
+                assert one.grad is not None and one.grad.full_tensor().count_nonzero() > 0, name
+            optimizer.step()
+
+
+def test_replaced_parameters_get_their_gradients() -> None:
+    run_torch_ranks(2, adopted)
 
 
 def swap(places: Tensor, one: int, other: int) -> None:

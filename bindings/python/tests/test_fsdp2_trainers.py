@@ -125,6 +125,17 @@ def grpo_of_top_entropies(options: Options) -> tuple[type, Options]:
     return grpo({"top_entropy_quantile": 0.5, **options})
 
 
+MOVING = {"sync_ref_model": True, "ref_model_sync_steps": 1}
+
+
+def dpo_with_a_moving_reference(options: Options) -> tuple[type, Options]:
+    return dpo({**MOVING, **options})
+
+
+def grpo_with_a_moving_reference(options: Options) -> tuple[type, Options]:
+    return grpo({**MOVING, **options})
+
+
 def rloo(options: Options) -> tuple[type, Options]:
     return trl.RLOOTrainer, prompts(trl.RLOOConfig, options)
 
@@ -171,7 +182,7 @@ def compare_trainers(rank: int, size: int, folder: Path, way: str, cases: Cases,
 
 
 def train_with_the_plugin(rank: int, size: int, folder: Path) -> None:
-    makers = (dpo, kto_without_kl, reward, rloo)
+    makers = (dpo, dpo_with_a_moving_reference, grpo_with_a_moving_reference, kto_without_kl, reward, rloo)
     assert not compare_trainers(rank, size, folder, "plugin", {sft: "llama"} | dict.fromkeys(makers, "qwen2"))
 
 

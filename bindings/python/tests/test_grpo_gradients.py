@@ -56,7 +56,7 @@ def check_arms(rank: int, size: int, job: str, seed: int) -> None:
     mine = [{number: one for number, one in samples.items() if number not in of_rank_1}, of_rank_1, {}][rank]
     with joined(rank, size, job) as (context, mesh):
         base = policy.made(settings, mesh)
-        for arm in ("fsdp2-equal", "odc-equal", "odc-free", "odc-packed", "odc-claims"):
+        for arm in ARMS:
             print(arm)  # shown where the next lines fail
             learner = ARMS[arm](settings, context, mesh, base)
             found = gradients_of(learner, mine)

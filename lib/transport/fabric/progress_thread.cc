@@ -23,7 +23,7 @@ namespace odc {
 
 namespace {
 
-constexpr int64_t kClosingNs = 50'000'000;    // the same for a peer that has sent its own last message
+constexpr int64_t kClosingNs = 50'000'000;    // for a peer that has sent its own last message to acknowledge ours
 constexpr int64_t kRetryNs = 1'000'000;       // until the provider is tried again after FI_EAGAIN
 constexpr int64_t kPollNs = 50'000;           // until what wakes nobody is checked again: a locked stripe, a GPU's word
 constexpr int kEagerSteps = 200;              // without a wait_fd, steps before the thread sleeps between polls

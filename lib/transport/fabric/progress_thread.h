@@ -69,7 +69,7 @@ public:
     uint64_t sent_bytes() const;
 
 private:
-    static constexpr int64_t kShutdownNs = 1'000'000'000;  // for the peers to acknowledge the last message
+    static constexpr int64_t kShutdownNs = 1'000'000'000;  // for the peers to acknowledge what was sent
 
     // A message to be sent once `word` is at least `value`.
     struct Watched {

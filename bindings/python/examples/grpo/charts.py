@@ -56,8 +56,8 @@ class Charts(Pictures):
             beyond = one.seconds - one.ideal_seconds
             axes.barh(place, one.ideal_seconds, 0.6, **self._bar(_COLOURS[1]), label=names[0])
             axes.barh(place, beyond, 0.6, one.ideal_seconds, **self._bar(_COLOURS[2]), label=names[1])
-            words = f"{one.reached:.1%} reached, {1 - one.busy:.0%} idle"
-            self._write_gain(axes, 0.01 * one.seconds, place, words)
+            label = f"{one.reached:.1%} reached, {1 - one.busy:.0%} idle"
+            self._write_gain(axes, 0.01 * one.seconds, place, label)
         axes.set_yticks(range(len(updates)), list(updates))
         axes.invert_yaxis()
         axes.set_xlabel("seconds of the update, all rollouts but the first")
@@ -82,6 +82,7 @@ class Charts(Pictures):
             "each from its own begin; idle: outside of spans, or waiting",
             waiting="exchange and sync: waiting, moving answers",
             rest="gathers for the rollout, optimizer",
+            verdict=self._verdict,
         )
         self._captions[name] = "One rollout in every arm. With real compute collectives' waits are inside the spans."
 

@@ -43,7 +43,7 @@ def main() -> None:
 
     settings = parse_settings(sys.argv[1:], __doc__ or "")
     if find_spec("matplotlib") is None:  # before the run, not after it
-        sys.exit("grpo.py: the report's pictures need Matplotlib: pip install 'libodc[trace]'")
+        sys.exit("grpo.py: the report's pictures need Matplotlib: pip install matplotlib")
     import job
     import recipe  # imports torch, which takes seconds: not for --help
 

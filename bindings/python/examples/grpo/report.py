@@ -11,7 +11,7 @@ import torch
 from emulation import WARNING
 from figures import ranks_of, table
 from learner import PHASES
-from load import circumstances, verdict
+from load import LEAST_PAIRS, circumstances, resolution, resolved, verdict
 from outcome import Outcome, alike, difference
 from settings import Settings
 from update import NOTES, Update, sentence, together, update_of, update_table
@@ -25,13 +25,16 @@ def report(settings: Settings, ranks: int, outcomes: Mapping[str, Outcome], othe
         for name, one in outcomes.items()
         if settings.emulate > 0
     }
-    words, update_verdict = _verdict(outcomes), ""
+    result, update_verdict = _verdict(outcomes), ""
+    times = verdict("", others, LEAST_PAIRS)
     if updates:
         overruns = together(updates)
         doubt = overruns.doubt("raise --emulate")
         update_verdict = verdict(sentence(updates), others, settings.rollouts - 1, *([doubt] if doubt else []))
-        words = f"{update_verdict}; {words}"
-    shown = words if updates else f"verdict: {words}"
+        result = f"{update_verdict}; {result}"
+    elif not resolved(times):
+        result += f"; times {times.removeprefix('verdict: ')}"
+    shown = result if updates else f"verdict: {result}"
     lines = [
         shown,
         *([WARNING] if updates else []),
@@ -43,14 +46,15 @@ def report(settings: Settings, ranks: int, outcomes: Mapping[str, Outcome], othe
         "",
         *_notes(outcomes),
         "",
-        *([*update_table(updates, words), "", *NOTES, str(overruns)] if updates else []),
+        *([*update_table(updates, result), "", *NOTES, str(overruns)] if updates else []),
     ]
     print("\n".join(lines), flush=True)
     summary = {
         "settings": {**asdict(settings), "report": str(settings.report)},
         "ranks": ranks,
         "torch": torch.__version__,
-        "verdict": words,
+        "verdict": result,
+        "times": resolution(times),
         **circumstances(others, 0),
         "arms": {
             name: one.summary() | ({"update": updates[name].summary(update_verdict)} if name in updates else {})
@@ -133,7 +137,7 @@ def _same_rewards(outcomes: Mapping[str, Outcome]) -> list[str]:
 def _verdict(outcomes: Mapping[str, Outcome]) -> str:
     ours = list(alike(outcomes))
     name, last = list(outcomes.items())[-1]
-    words = "reward of held-out prompts {:.3f} -> {:.3f}".format(*last.held_out) + f" ({name})"
+    result = "reward of held-out prompts {:.3f} -> {:.3f}".format(*last.held_out) + f" ({name})"
     if (found := difference(outcomes)) is not None:
-        return f"{words}; {found}"
-    return words + (f"; the same rewards and parameters, bit by bit, in {', '.join(ours)}" if len(ours) > 1 else "")
+        return f"{result}; {found}"
+    return result + (f"; the same rewards and parameters, bit by bit, in {', '.join(ours)}" if len(ours) > 1 else "")

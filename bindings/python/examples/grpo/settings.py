@@ -95,7 +95,7 @@ def _between(least: float, most: float) -> Callable[[str], float]:
         try:
             value = float(text)
         except ValueError:
-            value = most + 1
+            value = float("nan")
         if not least <= value <= most:
             raise argparse.ArgumentTypeError(f'"{text}" is not a number from {least:g} to {most:g}')
         return value

@@ -93,8 +93,8 @@ def together(updates: Mapping[str, Update]) -> Overruns:
 def sentence(updates: Mapping[str, Update]) -> str:
     """The shares of the arms, and whether the one with free counts has reached its bar."""
     free = "odc-free"
-    words = [f"{name} {one.reached:.1%}" for name, one in updates.items() if name != free]
+    shares = [f"{name} {one.reached:.1%}" for name, one in updates.items() if name != free]
     if free in updates:
         share = updates[free].reached
-        words.insert(0, f"{free} {share:.1%} (at least {BAR:.0%}: {'reached' if share >= BAR else 'missed'})")
-    return f"of the update's ideal: {', '.join(words)}"
+        shares.insert(0, f"{free} {share:.1%} (at least {BAR:.0%}: {'reached' if share >= BAR else 'missed'})")
+    return f"of the update's ideal: {', '.join(shares)}"

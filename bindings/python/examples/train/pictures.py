@@ -177,11 +177,11 @@ class Pictures:
         """A gain that the verdict refuses is hollow and hatched."""
         return {"color": colour} if self._resolved else {"facecolor": "none", "edgecolor": colour, "hatch": "////"}
 
-    def _write_gain(self, axes: Any, at: float, place: int, words: str, **font: Any) -> None:
+    def _write_gain(self, axes: Any, at: float, place: int, label: str, **font: Any) -> None:
         """Into its bar."""
         if not self._resolved:
-            words, font = "not resolved", {"backgroundcolor": "white"}
-        axes.text(at, place, words, va="center", **font)
+            label, font = "not resolved", {"backgroundcolor": "white"}
+        axes.text(at, place, label, va="center", **font)
 
     def _legend(self, axes: Any, columns: int = 3) -> None:
         axes.legend(fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=columns, frameon=False)

@@ -49,7 +49,7 @@ from options import parse_options, speaks
 def main() -> None:
     options = parse_options(sys.argv[1:], __doc__ or "")
     if find_spec("matplotlib") is None:  # before the run, not after it
-        sys.exit("train.py: the report's pictures need Matplotlib: pip install 'libodc[trace]'" if speaks() else 1)
+        sys.exit("train.py: the report's pictures need Matplotlib: pip install matplotlib" if speaks() else 1)
     import job
     import training  # imports torch, which takes seconds: not for --help
 

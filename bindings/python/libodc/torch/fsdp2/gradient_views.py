@@ -56,19 +56,20 @@ class GradientViews:
         """The gradients move to memory of their own."""
         both = zip(self._trainable, self.gradients, strict=True)
         with torch.no_grad():
-            let_go([(entry.parameter, gradient) for entry, gradient in both if gradient is not None], ())
+            let_go([(entry, gradient) for entry, gradient in both if gradient is not None], ())
 
     @property
     def nbytes(self) -> int:
         return sum(local_tensor(one).nbytes for one in self.gradients if one is not None)
 
 
-def let_go(viewed: Iterable[tuple[nn.Parameter, torch.Tensor]], used: Container[int]) -> None:
+def let_go(viewed: Iterable[tuple[Entry, torch.Tensor]], used: Container[int]) -> None:
     """Before the sums are set to zero. `used`: ids of parameters; the others' gradients are copied, since somebody
     still waits to use them."""
     kept = []
     with quick_gradients():
-        for parameter, gradient in viewed:
+        for entry, gradient in viewed:
+            parameter = entry.parameter
             if parameter.grad is gradient:
                 parameter.grad = None
                 if id(parameter) not in used:

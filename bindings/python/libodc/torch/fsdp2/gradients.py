@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from operator import attrgetter
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from torch.optim import Optimizer
 from .bulk import Quotients, kind_of
 from .gradient_views import let_go
 from .group import Group
+from .layout import Entry
 from .torch_state import local_tensor, local_tensors, quick_gradients
 
 
@@ -49,9 +49,9 @@ class JobGradients:
         return [one for group in self._groups for one in group.views.gradients]
 
     @cached_property
-    def _viewed(self) -> list[tuple[nn.Parameter, torch.Tensor]]:
+    def _viewed(self) -> list[tuple[Entry, torch.Tensor]]:
         both = zip(self._entries, self._views, strict=True)
-        return [(entry.parameter, view) for entry, view in both if view is not None]
+        return [(entry, view) for entry, view in both if view is not None]
 
     @cached_property
     def _in_place(self) -> list[tuple[Quotients, float]]:
@@ -126,15 +126,15 @@ class JobGradients:
         for sums, own_divisor in self._in_place:  # also what nobody has added to, which is zero
             sums.divide(divisor or own_divisor)
         with quick_gradients():
-            for parameter, view in self._filled.views:
-                parameter.grad = view
+            for entry, view in self._filled.views:
+                entry.parameter.grad = view
         for beside, sums, own_divisor in self._filled.beside:
             with quick_gradients():
-                gradients = list(map(attrgetter("grad"), beside))
-            made = [(index, beside[index]) for index, one in enumerate(gradients) if one is None]
+                gradients = [entry.parameter.grad for entry in beside]
+            made = [(index, beside[index].parameter) for index, one in enumerate(gradients) if one is None]
             for index, parameter in made:
                 gradients[index] = torch.empty_like(parameter)
-            sums.write(divisor or own_divisor, local_tensors(gradients))
+            sums.write(divisor or own_divisor, local_tensors(gradients))  # type: ignore[arg-type]
             for index, parameter in made:
                 parameter.grad = gradients[index]
         for index in again:
@@ -142,19 +142,19 @@ class JobGradients:
             local.add_(self._sums[index].div(divisor or self._divisors[index]).to(local.device))
 
     def _find_filled(self, took_part: Sequence[bool], again: dict[int, int]) -> _Filled:
-        views: list[tuple[nn.Parameter, torch.Tensor]] = []
+        views: list[tuple[Entry, torch.Tensor]] = []
         by_kind: dict[object, list[int]] = {}
         for index, took in enumerate(took_part):
             if not took or index in again:
                 continue
             if (view := self._views[index]) is not None:
-                views.append((self._entries[index].parameter, view))
+                views.append((self._entries[index], view))
             else:
                 kind = kind_of(self._sums[index], self._entries[index].local)
                 by_kind.setdefault((self._divisors[index], kind), []).append(index)
         beside = [
             (
-                [self._entries[index].parameter for index in indices],
+                [self._entries[index] for index in indices],
                 Quotients([self._sums[index] for index in indices]),
                 self._divisors[indices[0]],
             )
@@ -196,8 +196,9 @@ class _Filled:
     """What a sync writes; the next one does so, too, unless others take part."""
 
     key: tuple[Sequence[bool], dict[int, int]]  # which took part, and of these come_again()
-    views: list[tuple[nn.Parameter, torch.Tensor]]
-    beside: list[tuple[list[nn.Parameter], Quotients, float]]  # those of one kind and divisor together
+    # Not parameters, which loading may replace.
+    views: list[tuple[Entry, torch.Tensor]]
+    beside: list[tuple[list[Entry], Quotients, float]]  # those of one kind and divisor together
 
 
 def come_again(parameters: dict[int, nn.Parameter]) -> dict[int, int]:

@@ -340,11 +340,13 @@ class Group:
         )
 
     def check_reduced(self) -> None:
-        """Before the sync: raises if FSDP2 has not reduced some gradients."""
+        """Before the sync: raises if FSDP2 has not reduced some gradients, or if these hooks have reduced nothing and
+        the settings were changed."""
         pending = self.participation.pending
+        if pending or not self.participation.any_reduced():
+            self.check_settings()
         if not pending:
             return
-        self.check_settings()  # hooks of others may have
         names = ", ".join(f'"{self.trainable[index].name}"' for index in pending[:3])
         raise PhaseError(
             f'gradients of {len(pending)} parameters of FSDP group "{self.name}" ({names}…) are accumulated '
@@ -391,8 +393,8 @@ class Add(Buffers, ReduceScatter):
             group.next_output = None
             self._add_alone()
             return super().allocate(size, dtype=dtype, device=device)
-        self._job.before_reduce(group)
         group.check_settings()
+        self._job.before_reduce(group)
         group.take_pending()
         full = super().allocate(size, dtype=dtype, device=device)
         if group.layout.process_group is None:

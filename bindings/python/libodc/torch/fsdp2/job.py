@@ -433,7 +433,7 @@ class Job:
         self._gradients.drop_zeros()
         if self._phase is Phase.SYNCED:  # some optimizers have not stepped
             self._publish()
-        if self._participation.any_pending():
+        if not self._participation.is_complete():
             for group in self._groups:
                 group.check_reduced()
         if self._crosscheck is not None:
@@ -546,8 +546,7 @@ class Job:
 
     def _check_finished(self) -> None:
         if self._hooks.backwards.unfinished():
-            parts = (group.participation for group in self._groups)
-            reached = sum(1 for one in parts if one.any_reduced() or one.any_pending())
+            reached = sum(1 for group in self._groups if group.participation.any())
             raise PhaseError(
                 f"a backward of minibatch {self._synced} has raised before its end, and {reached} of "
                 f"{len(self._groups)} FSDP groups have gradients of it, which cannot be taken out of the sums: call "

@@ -14,6 +14,7 @@ class Participation:
         self._pending = bytearray()
         self._reduced = bytearray()
         self._backwards = array("L")
+        self._some_never = False  # some groups have no trainable parameters
 
     def add_group(self, count: int) -> GroupParticipation:
         """Of the next `count` parameters."""
@@ -22,7 +23,8 @@ class Participation:
         self._pending += bytes(count)
         self._reduced += bytes(count)
         self._backwards.extend([0] * count)
-        return GroupParticipation(self, begin, begin + count)
+        self._some_never = self._some_never or count == 0
+        return GroupParticipation(self, len(self._gathered) - 1, begin, begin + count)
 
     def each(self) -> list[bool]:
         """Whether its gradients were reduced."""
@@ -35,6 +37,10 @@ class Participation:
     def any_pending(self) -> bool:
         return 1 in self._pending
 
+    def is_complete(self) -> bool:
+        """Whether all groups have reduced all gradients."""
+        return not self._some_never and 0 not in self._reduced and not self.any_pending()
+
     def most_backwards(self) -> int:
         """Of a parameter."""
         return max(self._backwards, default=0)
@@ -46,11 +52,11 @@ class Participation:
 
 
 class GroupParticipation:
-    """Of the group added last, whose parameters are those from `begin` to `end`. Pending are those with gradients that
+    """Of the group `number`, whose parameters are those from `begin` to `end`. Pending are those with gradients that
     are not reduced yet."""
 
-    def __init__(self, whole: Participation, begin: int, end: int) -> None:
-        self._gathered, self._number = whole._gathered, len(whole._gathered) - 1
+    def __init__(self, whole: Participation, number: int, begin: int, end: int) -> None:
+        self._gathered, self._number = whole._gathered, number
         self._pending, self._reduced, self._backwards = whole._pending, whole._reduced, whole._backwards
         self._begin, self._end = begin, end
 
@@ -83,6 +89,9 @@ class GroupParticipation:
         """Of these parameters' gradients."""
         for index in indices:
             self._reduced[self._begin + index] = 1
+
+    def any(self) -> bool:
+        return self.any_reduced() or self.any_pending()
 
     def any_reduced(self) -> bool:
         return self._reduced.find(1, self._begin, self._end) >= 0
