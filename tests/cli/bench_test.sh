@@ -3,6 +3,7 @@
 # odc bench: it measures, checks its bytes and sums, and reports what it measured. Tiny sizes and no bars: the speed of this
 # machine is not tested.
 set -euo pipefail
+trap 'echo "${BASH_SOURCE[0]##*/}:$LINENO: not so: $BASH_COMMAND" >&2' ERR
 
 odc=${ODC:?names the odc command}
 : "${ODC_SOURCE_DIR:?the folder of the sources}"
