@@ -17,7 +17,7 @@ from learner import Learner, Record, Sample, Totals
 from settings import Settings, parse_settings
 from ways import ARMS
 
-OPTIONS = ["--width", "32", "--blocks", "2", "--prompts", "5", "--minibatch", "5", "--answers", "3"]
+OPTIONS = ["--width", "32", "--blocks", "1", "--prompts", "5", "--minibatch", "5", "--answers", "2"]
 
 
 def draw_samples(settings: Settings, seed: int) -> dict[int, Sample]:
@@ -57,7 +57,7 @@ def check_arms(rank: int, size: int, job: str, seed: int) -> None:
     with joined(rank, size, job) as (context, mesh):
         base = policy.made(settings, mesh)
         for arm in ARMS:
-            print(arm)  # shown where the next lines fail
+            print(arm, flush=True)  # shown where the next lines fail, or take too long
             learner = ARMS[arm](settings, context, mesh, base)
             found = gradients_of(learner, mine)
             for one, other in zip(found, wanted, strict=True):
