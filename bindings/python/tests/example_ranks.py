@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
 from group import process_group
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -14,7 +13,6 @@ import libodc
 
 @contextmanager
 def joined(rank: int, size: int, job: str) -> Iterator[tuple[libodc.Context, DeviceMesh]]:
-    torch.set_num_threads(1)
     os.environ.update(ODC_RANK=str(rank), ODC_SIZE=str(size), ODC_JOB=job)
     with libodc.init(timeout=60) as context, process_group(context) as mesh:
         yield context, mesh

@@ -3,6 +3,7 @@
 
 import multiprocessing
 import os
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -12,10 +13,17 @@ _FORK = multiprocessing.get_context("fork")
 _jobs = iter(range(1_000_000))
 
 
+def leave_threads_behind() -> None:
+    """A forked process has none of its parent's threads, and torch would wait for them."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
+
+
 def _be_rank(fn: Callable[..., None], rank: int, size: int, job: str, args: tuple[Any, ...]) -> None:
     # ODC_TEST_HOSTS=2: ranks that meet by a callback are on two simulated hosts.
     if hosts := os.environ.get("ODC_TEST_HOSTS"):
         os.environ.update(ODC_HOST_ID=f"host {rank % int(hosts)}", ODC_INTERFACE="lo")
+    leave_threads_behind()
     try:
         fn(rank, size, job, *args)
     except BaseException:

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
 
+from ranks import leave_threads_behind
+
 Ended = tuple[int, str, str]
 """Status, stdout and stderr."""
 _FORK = multiprocessing.get_context("fork")
@@ -26,8 +28,7 @@ def _be_script(words: list[str], environment: Mapping[str, str], folder: Path, s
         os.dup2(stream, number)
     sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
     logging.root.handlers.clear()  # pytest's
-    if torch := sys.modules.get("torch"):
-        torch.set_num_threads(1)  # a forked process has none of its parent's threads, and would wait for them
+    leave_threads_behind()
     sys.argv = words
     runpy.run_path(words[0], run_name="__main__")
 

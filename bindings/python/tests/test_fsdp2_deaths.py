@@ -42,7 +42,6 @@ def backward(model: Any) -> None:
 
 
 def _survive(rank: int, size: int, job: str, fn: Callable[..., None], store: str) -> None:
-    torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
     model, optimizer = make(size)
     fn(rank, size, model, optimizer)

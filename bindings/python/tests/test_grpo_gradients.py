@@ -82,4 +82,4 @@ def gradients_of(learner: Learner, samples: dict[int, Sample]) -> list[torch.Ten
 def test_the_arms() -> None:
     seed = random.randrange(1 << 30)
     print("seed", seed)
-    run_ranks(3, check_arms, seed, seconds=300)  # a loaded machine takes long for nine arms
+    run_ranks(3, check_arms, seed, seconds=300)

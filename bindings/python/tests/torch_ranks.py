@@ -14,7 +14,6 @@ dist = torch.distributed
 
 
 def _with_gloo(rank: int, size: int, job: str, fn: Callable[..., None], store: str, args: tuple[Any, ...]) -> None:
-    torch.set_num_threads(1)
     if options := os.environ.get("ODC_TEST_ATTACH"):  # defaults for attach: "parameters=slice,gradients=view"
         from libodc.torch.fsdp2 import attach
 
