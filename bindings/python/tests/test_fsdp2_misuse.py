@@ -298,6 +298,16 @@ def edits(rank: int, size: int) -> None:
                 parameter.to_local().add_(1)
         with raises(libodc.PhaseError, 'of FSDP group "(root)" has changed since it was published', "job.publish()"):
             model(torch.ones(2, 4))
+    for where in ("copy", "slice"):  # a reference is never synced
+        model = sharded(size, reshard_after_forward=True)  # else the root stays whole between forwards
+        with fsdp2.attach(model, timeout=60, parameters=where) as job, torch.no_grad():
+            for _ in range(2):
+                model(torch.ones(2, 4))
+                for parameter in model.parameters():
+                    parameter.data.to_local().mul_(2)
+                with raises(libodc.PhaseError, "has changed since it was published", "job.publish()"):
+                    model(torch.ones(2, 4))
+                job.publish()
     with training(size) as (job, model, optimizer):
         for parameter in model.parameters():  # unnoticed by version counters
             parameter.data.to_local().mul_(2)

@@ -20,6 +20,7 @@ from fsdp2_models import (
     edited,
     mesh_of,
     over_odc,
+    sample,
     shard_blocks,
 )
 from torch_ranks import run_torch_ranks, torch
@@ -119,6 +120,41 @@ def test_differences_are_told_at_once_or_after_the_sync() -> None:
             assert mine.memory is Memory.GPU
             mine.check()
         mine.check()
+
+
+def test_differences_are_told_as_soon_as_the_device_has_found_them() -> None:
+    mine, stream = GpuStreams(CPU, cuda := Cuda()), Stream()
+    with cuda.stream(stream):
+        for number in range(3):
+            mine.compare(torch.zeros(1), torch.ones(1), lambda number=number: PhaseError(f"{number} differs"))
+    events = [event for _, _, event in mine._compared]
+    events[1].reached = False
+    with pytest.raises(PhaseError, match="0 differs"):
+        mine.check_completed()
+    mine.check_completed()
+    events[1].reached = True
+    with pytest.raises(PhaseError, match="1 differs"):
+        mine.check_completed()
+    mine.check()
+
+
+def reads(rank: int, size: int) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        stand_in(monkeypatch)
+        model = Case().sharded(mesh_of(size))
+        with attach(model) as job, torch.no_grad():
+            model(sample(0, rank, 0))
+            model.reshard()
+            model.first.bias.data.to_local().add_(1)
+            with pytest.raises(PhaseError, match=r'parameter "first\.bias" of FSDP group .* has changed since it was'):
+                for _ in range(2):  # the first one may be over before the device has compared
+                    model(sample(0, rank, 0))
+            model.reset_iter_state()
+            job.publish()
+
+
+def test_edits_of_a_reference_are_told_by_the_next_forward() -> None:
+    run_torch_ranks(2, reads)
 
 
 def test_devices_that_do_not_fit() -> None:

@@ -62,6 +62,14 @@ def plain_trainer(options: Options) -> tuple[type, Options]:
     }
 
 
+def classifier(options: Options) -> tuple[type, Options]:
+    return transformers.Trainer, {
+        "args": transformers.TrainingArguments(**options),
+        "train_dataset": [{"input_ids": ids, "labels": len(ids) % 2} for ids in samples(32)],
+        "data_collator": transformers.DataCollatorWithPadding(tokenizer()),
+    }
+
+
 def sft(options: Options) -> tuple[type, Options]:
     return trl.SFTTrainer, {
         "args": trl.SFTConfig(**options, bf16=False),
@@ -125,6 +133,10 @@ def grpo_of_top_entropies(options: Options) -> tuple[type, Options]:
     return grpo({"top_entropy_quantile": 0.5, **options})
 
 
+def grpo_of_adaptive_entropy(options: Options) -> tuple[type, Options]:
+    return grpo({"use_adaptive_entropy": True, **options})
+
+
 MOVING = {"sync_ref_model": True, "ref_model_sync_steps": 1}
 
 
@@ -163,13 +175,13 @@ def assert_same(trainer: Any, other: Any) -> None:
 Cases = dict[Callable[[Options], tuple[type, Options]], str]
 
 
-def compare_trainers(rank: int, size: int, folder: Path, way: str, cases: Cases, over_odc: Any = None) -> list[str]:
-    """Returns the warnings. `over_odc`: the page's mixin unless given."""
+def compare_trainers(rank: int, size: int, folder: Path, way: str, cases: Cases) -> list[str]:
+    """Returns the warnings."""
     be_launched(rank, size)
     told: list[str] = []
     for maker, kind in cases.items():
         trained = []
-        for over in (None, over_odc or mixin()):
+        for over in (None, mixin()):
             with new_process(way), warnings_logged() as warnings:
                 options = {"output_dir": str(folder / "out"), **(PLUGIN if way == "plugin" else {})}
                 trainer = made(maker, over, load(folder / kind, way, scores=maker is reward), options)
@@ -217,15 +229,14 @@ def test_thirty_steps(models: Path) -> None:
 
 
 def what_the_page_says(rank: int, size: int, folder: Path) -> None:
-    """Losses that are collective, with the mixin but for its compute_loss; a Trainer that gathers the tokens seen."""
-    bare = mixin()
-    del bare.compute_loss
-    told = compare_trainers(rank, size, folder, "plugin", dict.fromkeys((kto, grpo_of_top_entropies), "qwen2"), bare)
+    """Losses that are collective; a Trainer that gathers the tokens seen."""
+    collective = (kto, grpo_of_top_entropies, grpo_of_adaptive_entropy)
+    told = compare_trainers(rank, size, folder, "plugin", dict.fromkeys(collective, "qwen2"))
     with new_process("plugin"), warnings_logged() as warnings:
         options = {"output_dir": str(folder / "out"), "max_steps": 1, "include_num_input_tokens_seen": "all", **PLUGIN}
         made(plain_trainer, mixin(), load(folder / "qwen2"), options).train()
     told += warnings
-    assert [line.split()[2] for line in told] == (["collectives,"] * 3 if rank == 0 else [])
+    assert [line.split()[2] for line in told] == (["collectives,"] * 4 if rank == 0 else [])
     call_back(folder)
     resume_at_the_end(folder)
 
@@ -370,7 +381,9 @@ def refuse_means(folder: Path) -> None:
         for told in (False, True)
     )
     plain, out = load(folder / "qwen2"), {"output_dir": str(folder / "out"), **PLUGIN}
+    classes = transformers.AutoModelForSequenceClassification.from_pretrained(folder / "qwen2", num_labels=2)
     cases: list[tuple[Any, Any, Options, str]] = [
+        (classifier, classes, {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1}, "rows"),
         (dpo, plain, {}, "rows"),
         (grpo, plain, {"loss_type": "grpo"}, "rows"),
         (grpo, plain, {"beta": 0.0, "entropy_coef": 0.1}, "tokens"),
@@ -383,6 +396,8 @@ def refuse_means(folder: Path) -> None:
         print(maker.__name__, type(model).__name__, options)  # shown where the next lines fail
         with new_process("plugin"), pytest.raises(AssertionError, match=f"a mean over {what} cannot be cut"):
             made(maker, mixin(Split()), model, out | options).train()
+    with new_process("plugin"), pytest.raises(AssertionError, match="a quantile over all ranks cannot be cut"):
+        made(grpo, mixin(Split()), plain, out | {"beta": 0.0, "top_entropy_quantile": 0.5}).train()
 
 
 def train_unevenly(rank: int, size: int, folder: Path, results: Path) -> None:

@@ -74,9 +74,11 @@ platform_manager.set_platform(Cpu())
 import hydra  # noqa: E402
 from omegaconf import OmegaConf  # noqa: E402
 from verl.utils import tensordict_utils  # noqa: E402
+
+with mock.patch("torch._utils._get_available_device_type", lambda: "cpu"):  # verl imports torchtitan, which keeps it
+    from verl.workers.engine.base import EngineRegistry
 from verl.workers.config import FSDPEngineConfig, FSDPOptimizerConfig, HFModelConfig  # noqa: E402
 from verl.workers.config.actor import ActorConfig  # noqa: E402
-from verl.workers.engine.base import EngineRegistry  # noqa: E402
 from verl.workers.engine.fsdp import transformer_impl  # noqa: E402
 from verl.workers.utils.losses import ppo_loss  # noqa: E402
 

@@ -44,6 +44,7 @@ class JobHooks:
     backwards: Backwards
     participation: Participation
     overlap: Overlap | None
+    reads_only: bool  # it has no optimizer, so its minibatches need not end
     before_gather: Callable[[], None]
     before_exchange: Callable[[], None]  # a Pool publishes samples in the job's minibatch
     before_reduce: Callable[[Group], None]
@@ -145,6 +146,7 @@ class Group:
             if live.gradients == "view" and self.sums is None and view is not None:
                 self.views.build(view, sums, live.tied)
         self._running = job.backwards
+        self._reads_only = job.reads_only
         self.participation = job.participation.add_group(len(self.trainable))
         self.mine = Settings(self.all_gather(job), Add(self, job), 1.0, True)
         self.fsdp.apply(self.mine)
@@ -250,7 +252,8 @@ class Group:
             )
         if not gathered:
             self._check_published(mine)
-            self.participation.note_gather()
+            if not self._reads_only:  # else every gather compares
+                self.participation.note_gather()
         if overlap is not None:
             return overlap.gather(self._parameters, output)
         self._parameters.gather(output)

@@ -82,6 +82,7 @@ class Job:
             backwards=Backwards(self._gradients.drop_zeros),
             participation=self._participation,
             overlap=overlap,
+            reads_only=not optimizers,
             before_gather=self._before_gather,
             before_exchange=self._before_exchange,
             before_reduce=self._before_reduce,
@@ -359,6 +360,9 @@ class Job:
 
     def _before_forward(self) -> None:
         self._hooks.backwards.note_forward()
+        if self._hooks.reads_only:
+            with torch.no_grad():
+                self._streams.check_completed()
         self._before_gather()
         self._collectives.notice_threads()
 

@@ -4,6 +4,7 @@ streams. FSDP2 calls its hooks on the host, with the stream for their work curre
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -37,10 +38,13 @@ class Streams(Protocol):
         """Called when the current stream has written and published the slices."""
 
     def compare(self, mine: torch.Tensor, published: torch.Tensor, complaint: Complaint) -> None:
-        """Raises `complaint` now, or in check(), if they differ."""
+        """Raises `complaint` now, or in a check, if they differ."""
 
     def check(self) -> None:
-        """After a sync: raises the differences that compare() has found since the last one."""
+        """After a sync: raises the differences that compare() has found."""
+
+    def check_completed(self) -> None:
+        """Raises those that the device has found by now; waits for nothing."""
 
     def finish(self) -> bool:
         """Waits a few seconds for the device to complete this job's work; returns whether it did."""
@@ -69,12 +73,16 @@ class HostStreams:
     def check(self) -> None:
         pass
 
+    def check_completed(self) -> None:
+        pass
+
     def finish(self) -> bool:
         return True
 
 
 class GpuStreams:
-    """Nothing here waits for the GPU but check(), when a sync has done so already, and finish().
+    """Nothing here waits for the GPU but check(), when a sync has done so already, and finish(). Comparisons that are
+    done are read on a stream of their own, where nothing is before the reading.
 
     FSDP2 keeps the input of a reduction until the stream that has allocated it waits for an event behind the addition,
     and returns all-gather outputs to torch's allocator when its own streams have waited for their readers; all work on
@@ -87,7 +95,8 @@ class GpuStreams:
         self.device = device
         self._cuda = cuda
         self._published, self._added = cuda.Event(), cuda.Event()
-        self._compared: list[tuple[torch.Tensor, Complaint]] = []
+        self._reading = cuda.Stream(device)
+        self._compared: list[tuple[torch.Tensor, Complaint, Any]] = []  # equal, what if not, and the event behind it
 
     def make_room(self) -> None:
         self._cuda.empty_cache()
@@ -104,16 +113,25 @@ class GpuStreams:
 
     def compare(self, mine: torch.Tensor, published: torch.Tensor, complaint: Complaint) -> None:
         # A gather waits for the publish by itself.
-        self._cuda.current_stream(self.device).wait_event(self._published)
-        self._compared.append(((mine == published).all(), complaint))
+        stream = self._cuda.current_stream(self.device)
+        stream.wait_event(self._published)
+        self._compared.append(((mine == published).all(), complaint, stream.record_event()))
 
     def check(self) -> None:
         # The comparisons are done: sync waits for the gathers, which are behind them on the same streams.
-        compared, self._compared = self._compared, []
+        self._read(len(self._compared))
+
+    def check_completed(self) -> None:
+        self._read(sum(1 for _ in itertools.takewhile(lambda one: one[2].query(), self._compared)))
+
+    def _read(self, count: int) -> None:
+        compared, self._compared = self._compared[:count], self._compared[count:]
         if not compared:
             return
-        for equal, (_, complaint) in zip(torch.stack([one for one, _ in compared]).tolist(), compared, strict=True):
-            if not equal and (error := complaint()) is not None:
+        with self._cuda.stream(self._reading):
+            equal = torch.stack([one for one, _, _ in compared]).tolist()
+        for same, (_, complaint, _) in zip(equal, compared, strict=True):
+            if not same and (error := complaint()) is not None:
                 raise error
 
     def finish(self) -> bool:
