@@ -27,8 +27,9 @@ from .totals import VALUES, Reduce
 _EXACT = 53  # bits of an integer in f64
 
 _METHODS = ("sync_gradients", "publish", "the end of trace", "close")
-_FLAGS = 6  # three of RankSummary, and three about the parameters that took part
-_RIDING = 256  # counts below it ride digit by digit
+_FLAGS = 7  # four of RankSummary, and three about the parameters that took part
+_COUNTED = _FLAGS + len(_METHODS) - 1  # the ranks that call the last method are the rest
+_RIDING = 256  # counts below the largest digit ride digit by digit; it stands for all from there on
 
 
 @dataclass(frozen=True)
@@ -102,10 +103,9 @@ class _Sums:
     flags: list[int]  # ranks that have each flag
     methods: list[int]  # ranks that call each method
     collectives: int
-    claimed: int
     microbatches: tuple[int, int]  # the sum and the sum of squares
     calls: tuple[int, int]  # of hashes
-    by_rank: list[list[int]] | None  # microbatches and claimed, if they ride; 0 for numbers that are too large
+    by_rank: list[list[int]] | None  # microbatches and claimed, if they ride
 
 
 class Summaries:
@@ -113,10 +113,10 @@ class Summaries:
         self._rank, self._ranks = rank, ranks
         self._usual = [True] * parameters  # that took part when ranks last exchanged them; equal on all ranks
         self._counts = Digits(ranks + 1)  # of ranks
-        self._counted = self._counts.values(_FLAGS + len(_METHODS))
+        self._counted = self._counts.values(_COUNTED)
         self._by_rank = Digits(_RIDING)
         self._hash_bits = (_EXACT - ranks.bit_length()) // 2  # so that squares add exactly
-        self.length = self._counted + 6
+        self.length = self._counted + 5
         """How many values ride at least."""
 
     # ---- before the sync ----
@@ -128,14 +128,15 @@ class Summaries:
         has_others = not usual and any(
             took and not usual for took, usual in zip(mine.took_part, self._usual, strict=True)
         )
-        flags = [mine.vetoes, mine.has_new_names, mine.has_maxima, any(mine.took_part), has_all, has_others]
-        method = [mine.call.partition("(")[0] == one for one in _METHODS]
+        of_rank = [mine.vetoes, mine.has_new_names, mine.has_maxima, mine.claimed > 0]
+        flags = [*of_rank, any(mine.took_part), has_all, has_others]
+        method = [mine.call.partition("(")[0] == one for one in _METHODS[:-1]]
         microbatches, call = mine.microbatches, self._hash(mine.call)
-        sums = [mine.collectives, mine.claimed, microbatches, microbatches**2, call, call**2]
+        sums = [mine.collectives, microbatches, microbatches**2, call, call**2]
         values = [*self._counts.pack([*flags, *method]), *(float(one) for one in sums)]
         if self.length + 2 * self._by_rank.values(self._ranks) <= room:
             for number in (microbatches, mine.claimed):
-                values += self._by_rank.pack_one(self._rank, number if number < _RIDING else 0, self._ranks)
+                values += self._by_rank.pack_one(self._rank, min(number, _RIDING - 1), self._ranks)
         return values
 
     def _hash(self, call: str) -> int:
@@ -153,18 +154,18 @@ class Summaries:
         return JobSummary(took_part, microbatches, claimed, others, vetoes, sums.collectives, new_names, maxima)
 
     def _read(self, synced: list[float]) -> _Sums:
-        counts = self._counts.unpack(synced[: self._counted], _FLAGS + len(_METHODS))
+        counts = self._counts.unpack(synced[: self._counted], _COUNTED)
+        flags, methods = counts[:_FLAGS], counts[_FLAGS:]
         numbers = [int(one) for one in synced[self._counted : self.length]]
-        collectives, claimed, microbatches, microbatch_squares, calls, call_squares = numbers
+        collectives, microbatches, microbatch_squares, calls, call_squares = numbers
         by_rank = None
         if rest := synced[self.length :]:
             half = len(rest) // 2
             by_rank = [self._by_rank.unpack(one, self._ranks) for one in (rest[:half], rest[half:])]
         return _Sums(
-            counts[:_FLAGS],
-            counts[_FLAGS:],
+            flags,
+            [*methods, self._ranks - sum(methods)],
             collectives,
-            claimed,
             (microbatches, microbatch_squares),
             (calls, call_squares),
             by_rank,
@@ -182,7 +183,7 @@ class Summaries:
         return [rank for rank, call in enumerate(calls) if call != own]
 
     def _took_part(self, mine: RankSummary, sums: _Sums, reduce: Reduce) -> list[bool]:
-        vetoes, _, _, have_any, have_all, have_others = sums.flags
+        vetoes, _, _, _, have_any, have_all, have_others = sums.flags
         if vetoes > 0 or have_any == 0:
             return [False] * len(mine.took_part)
         if have_all == 0 or have_others > 0:
@@ -194,14 +195,15 @@ class Summaries:
         total, squares = sums.microbatches
         if self._same(sums.microbatches):
             return [total // self._ranks] * self._ranks
-        if sums.by_rank is not None and sum(sums.by_rank[0]) == total:
+        if sums.by_rank is not None and _RIDING - 1 not in sums.by_rank[0]:
             return sums.by_rank[0]
         return self._each(mine.microbatches, math.isqrt(squares) + 1, reduce)
 
     def _claimed(self, mine: RankSummary, sums: _Sums, reduce: Reduce) -> list[int]:
-        if sums.claimed == 0:
+        have_claimed = sums.flags[3]
+        if have_claimed == 0:
             return [0] * self._ranks
-        if sums.by_rank is not None and sum(sums.by_rank[1]) == sums.claimed:
+        if sums.by_rank is not None and _RIDING - 1 not in sums.by_rank[1]:
             return sums.by_rank[1]
         (most,) = reduce([float(mine.claimed)], Reduction.MAX)
         return self._each(mine.claimed, int(most) + 1, reduce)
