@@ -15,8 +15,11 @@ set -u
 . "$(dirname "$0")/harness/usage.sh"
 cd "$(dirname "$0")/.." || exit 1
 takes 0 $# "$@"
+tier=named
 case "${1-}" in
+'') tier=commit ;;
 quick | system | release | full)
+    tier=$1
     [ $# -eq 1 ] || {
         echo "run.sh: the tier $1 takes no more arguments: ${*:2}" >&2
         exit 2
@@ -34,9 +37,9 @@ fi
 # shellcheck source=tests/harness/compiler_cache.sh
 . tests/harness/compiler_cache.sh
 
-case "$*" in
-'') tier_commit ;;
-quick | system | release | full) "tier_$1" ;;
-*) tier_named "$@" || exit 2 ;;
-esac
+if [ $tier = named ]; then
+    tier_named "$@" || exit 2
+else
+    tier_$tier
+fi
 summary

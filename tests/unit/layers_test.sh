@@ -99,20 +99,23 @@ heavy=$(awk -v most="$kMostHeaders" '
 [ -z "$heavy" ] || complain "headers bring along more than $kMostHeaders others: $heavy"
 
 # The contract names neither GPUs nor the fabric, but where these meet it:
-names_them=(
+meet_them=(
     gpu_operations gpu_memory gpu_call # the engine of GPU memory
     engines                            # which engines there are
     control_channel remote_memory      # all that the contract asks of other hosts
     claims                             # a request that another host answers
-    job                                # hands out the control channel, and tells what waits for a GPU
     shard                              # where a slice lies in GPU memory
-    host_operations                    # refuses a stream where there is no GPU
-    exact_sums                         # sums that a GPU has converted
+)
+# These may speak of them, but not include their transports.
+speak_of_them=(
+    job             # hands out the control channel, and tells what waits for a GPU
+    host_operations # refuses a stream where there is no GPU
+    exact_sums      # sums that a GPU has converted
 )
 named=$(grep -rliE --include='*.*' --exclude='*.md' 'cuda|gpu|fabric' lib/core | sed 's/.*\///; s/\..*//' | sort -u)
-differ=$(comm -3 <(echo "$named") <(printf '%s\n' "${names_them[@]}" | sort))
+differ=$(comm -3 <(echo "$named") <(printf '%s\n' "${meet_them[@]}" "${speak_of_them[@]}" | sort))
 [ -z "$differ" ] || complain "these name a GPU or the fabric but may not, or (indented) no longer do, in lib/core:" "$differ"
-includes=$(grep -lE '^# *include "transport/(cuda|fabric)/' lib/core/{job,host_operations,exact_sums}.*)
+includes=$(cd lib/core && grep -lE '^# *include "transport/(cuda|fabric)/' "${speak_of_them[@]/%/.cc}" "${speak_of_them[@]/%/.h}")
 [ -z "$includes" ] || complain "these may speak of GPUs and hosts, but not include their transports:" $includes
 
 grep -n '^ *# *include "' cuda/*.h && complain "cuda/ includes what stands above it"
