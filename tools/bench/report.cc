@@ -47,7 +47,7 @@ void print_rate(const std::string &title, double rate, const std::string &text =
     fmt::print("{:<22}{:>8.2f} GB/s per rank{}\n", title, rate, text);
 }
 
-bool has_resolved_ratios(const Json &json) { return is_resolved(json["verdict"].get<std::string>()); }
+bool has_resolved_ratios(const Json &json) { return json["resolved"].get<bool>(); }
 
 void print_ratio(const Json &json, const std::string &title, const std::string &key) {
     if (!has_resolved_ratios(json)) {
@@ -164,14 +164,14 @@ void print_head(const BenchOptions &options, const Json &json) {
     }
 }
 
-void add_verdict(Json &json, const Disturbance &disturbance, std::optional<double> bar, const std::string &verdict) {
+void add_verdict(Json &json, const Disturbance &disturbance, std::optional<double> bar, const Verdict &verdict) {
     json["others_cpu_share"] = disturbance.others ? Json(*disturbance.others) : Json();
     json["pairs_repeated"] = disturbance.repeated;
     if (bar) {
         json["bar"] = *bar;
     }
-    json["verdict"] = verdict;
-    json.update(resolution_json(is_resolved(verdict) ? std::nullopt : std::optional(verdict)));
+    json["verdict"] = verdict.text;
+    json.update(resolution_json(verdict.why_not_resolved));
 }
 
 }  // namespace
@@ -228,7 +228,7 @@ void add_other(Json &json, const BenchOptions &options, const std::string &name,
     json[name + "_gbps"] = gbps(options, one.seconds.median);
     add_interval(json, name + "_ratio", one.ratio);
     json[name + "_name"] = text;
-    json[name + "_verdict"] = ratio_verdict(options, one.ratio, text, std::nullopt, result.disturbance);
+    json[name + "_verdict"] = ratio_verdict(options, one.ratio, text, std::nullopt, result.disturbance).text;
 }
 
 void add_network(Json &json, const BenchOptions &options, const std::vector<Route> &routes, const Layout &layout,

@@ -16,15 +16,13 @@ std::string bar_text(const std::string &bar, double better, double worse, const 
     return fmt::format("; bar {}: {}", bar, text);
 }
 
-std::string verdict(const BenchOptions &options, const Disturbance &disturbance, const std::string &verb,
-                    const std::string &measured, const std::string &bar) {
-    if (const auto why = not_resolved(disturbance.others)) {
-        return *why;
+Verdict verdict(const BenchOptions &options, const Disturbance &disturbance, const std::string &verb,
+                const std::string &measured, const std::string &bar) {
+    std::optional<std::string> why = why_not_resolved(disturbance.others);
+    if (!why && options.pairs < kLeastPairsOfInterval) {
+        why = fmt::format("an interval takes {} pairs", kLeastPairsOfInterval);
     }
-    if (options.pairs < kLeastPairsOfInterval) {
-        return fmt::format("not resolved: an interval takes {} pairs", kLeastPairsOfInterval);
-    }
-    return fmt::format("{} {}{}", verb, measured, bar);
+    return {why ? not_resolved(*why) : fmt::format("{} {}{}", verb, measured, bar), why};
 }
 
 }  // namespace
@@ -47,8 +45,8 @@ std::optional<double> sync_bar_usec(const BenchOptions &options, int ranks) {
     return ranks == 2 && !options.on_gpus() ? std::optional(20.0) : std::nullopt;
 }
 
-std::string ratio_verdict(const BenchOptions &options, const MedianInterval &ratio, const std::string &limit,
-                          std::optional<double> bar, const Disturbance &disturbance) {
+Verdict ratio_verdict(const BenchOptions &options, const MedianInterval &ratio, const std::string &limit,
+                      std::optional<double> bar, const Disturbance &disturbance) {
     const std::string measured =
         fmt::format("{:.3f} ({:.3f} to {:.3f}) of {}", ratio.median, ratio.low, ratio.high, limit);
     const auto reaches = [&](double value) { return value >= *bar; };
@@ -58,8 +56,8 @@ std::string ratio_verdict(const BenchOptions &options, const MedianInterval &rat
 
 std::optional<double> claim_bar_per_second(int ranks) { return ranks == 2 ? std::optional(2e6) : std::nullopt; }
 
-std::string claim_verdict(const BenchOptions &options, const MedianInterval &per_second, std::optional<double> bar,
-                          const Disturbance &disturbance) {
+Verdict claim_verdict(const BenchOptions &options, const MedianInterval &per_second, std::optional<double> bar,
+                      const Disturbance &disturbance) {
     const std::string measured = fmt::format("{:.2f} million claims/s ({:.2f} to {:.2f})", 1e-6 * per_second.median,
                                              1e-6 * per_second.low, 1e-6 * per_second.high);
     const auto reaches = [&](double value) { return value >= *bar; };
@@ -68,14 +66,12 @@ std::string claim_verdict(const BenchOptions &options, const MedianInterval &per
         bar ? bar_text(fmt::format("{:g} million/s", 1e-6 * *bar), per_second.high, per_second.low, reaches) : "");
 }
 
-std::string sync_verdict(const BenchOptions &options, const MedianInterval &usec, std::optional<double> bar,
-                         const Disturbance &disturbance) {
+Verdict sync_verdict(const BenchOptions &options, const MedianInterval &usec, std::optional<double> bar,
+                     const Disturbance &disturbance) {
     const std::string measured = fmt::format("{:.2f} us ({:.2f} to {:.2f})", usec.median, usec.low, usec.high);
     const auto reaches = [&](double value) { return value <= *bar; };
     return verdict(options, disturbance, "took", measured,
                    bar ? bar_text(fmt::format("{} us", *bar), usec.low, usec.high, reaches) : "");
 }
-
-bool is_resolved(const std::string &verdict) { return verdict.rfind("not resolved: ", 0) != 0; }
 
 }  // namespace odc_tool

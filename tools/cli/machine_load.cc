@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <fstream>
 
 namespace odc_tool {
@@ -50,16 +49,17 @@ double own_cpu_seconds() {
     return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-std::optional<std::string> not_resolved(std::optional<double> share) {
+std::optional<std::string> why_not_resolved(std::optional<double> share) {
     if (!share || *share <= kBusyMachine) {
         return std::nullopt;
     }
-    return fmt::format("not resolved: other programs used {:.0f} % of the processors", *share * 100);
+    return fmt::format("other programs used {:.0f} % of the processors", *share * 100);
 }
 
-Json resolution_json(const std::optional<std::string> &doubt) {
-    return {{"resolved", !doubt},
-            {"why_not_resolved", doubt ? Json(doubt->substr(std::strlen("not resolved: "))) : Json()}};
+std::string not_resolved(const std::string &why) { return "not resolved: " + why; }
+
+Json resolution_json(const std::optional<std::string> &why) {
+    return {{"resolved", !why}, {"why_not_resolved", why ? Json(*why) : Json()}};
 }
 
 }  // namespace odc_tool

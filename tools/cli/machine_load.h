@@ -34,11 +34,13 @@ private:
 // Processor time of this process.
 double own_cpu_seconds();
 
-// "not resolved: other programs used 55 % of the processors" above kBusyMachine, else nothing.
-std::optional<std::string> not_resolved(std::optional<double> share);
+// Why nothing is resolved above kBusyMachine: "other programs used 55 % of the processors".
+std::optional<std::string> why_not_resolved(std::optional<double> share);
 
-// `resolved`, and the reason in `why_not_resolved` (null if resolved), which stand beside what was measured. `doubt`:
-// "not resolved: ...", if it is.
-Json resolution_json(const std::optional<std::string> &doubt);
+// "not resolved: other programs used 55 % of the processors".
+std::string not_resolved(const std::string &why);
+
+// `resolved`, and the reason in `why_not_resolved` (null if resolved), which stand beside what was measured.
+Json resolution_json(const std::optional<std::string> &why);
 
 }  // namespace odc_tool

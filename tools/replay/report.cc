@@ -159,12 +159,11 @@ Speedups compared(const Report &report) {
 
 // Returns why the speedups say nothing about schedules; none if they do.
 std::optional<std::string> doubt(const Report &report) {
-    if (const auto why = not_resolved(report.gain.others)) {
+    if (const auto why = why_not_resolved(report.gain.others)) {
         return why;
     }
     if (const size_t pairs = window_count(report.settings, report.workload); pairs < kLeastPairs) {
-        return fmt::format("not resolved: {} pairs are the least, and --minibatches and --lookahead leave {}",
-                           kLeastPairs, pairs);
+        return fmt::format("{} pairs are the least, and --minibatches and --lookahead leave {}", kLeastPairs, pairs);
     }
     std::vector<ArmReport> all{report.arms.back()};
     for (const auto &[arm, speedup] : compared(report)) {
@@ -173,7 +172,7 @@ std::optional<std::string> doubt(const Report &report) {
     for (const ArmReport &arm : all) {
         if (!arm.network && arm.share_of_ideal() < kNearIdeal) {
             return fmt::format(
-                "not resolved: {} reached {:.0f} % of its own ideal, as these processors are too few or too slow for {} "
+                "{} reached {:.0f} % of its own ideal, as these processors are too few or too slow for {} "
                 "emulated ranks",
                 arm_name(arm.arm), arm.share_of_ideal() * 100, report.totals.size());
         }
@@ -190,7 +189,7 @@ std::string speedup_text(const Arm &arm, const MedianInterval &speedup) {
 
 std::string verdict(const Report &report) {
     if (const auto why = doubt(report)) {
-        return fmt::format("verdict: {}", *why);
+        return "verdict: " + not_resolved(*why);
     }
     std::vector<std::string> texts;
     for (const auto &[arm, speedup] : compared(report)) {
@@ -207,7 +206,7 @@ bool is_resolved(const Report &report) { return !doubt(report); }
 
 std::string whole_run(const Report &report) {
     if (const auto why = doubt(report)) {
-        return "The whole run: " + *why + ".";
+        return "The whole run: " + not_resolved(*why) + ".";
     }
     return fmt::format("The whole run: {}; {}.", speedup_text(kBaseline, report.gain.speedup), idle_text(report));
 }
