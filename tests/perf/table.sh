@@ -41,9 +41,12 @@ race() {
     python3 - "$scratch/json" "$5, n = $3" "$6" "$peers" <<'PYTHON'
 import json, sys
 j = json.load(open(sys.argv[1]))
-if "not resolved" in j["verdict"]:
+if j["resolved"]:
+    ratio = f"{j['ratio']:.3f} ({j['ratio_low']:.3f}–{j['ratio_high']:.3f})"
+else:
+    ratio = "not resolved"
     print(f"table.sh: {sys.argv[2]}: {j['verdict']}", file=sys.stderr)
-print(f"| {sys.argv[2]} | ≥ {sys.argv[3]} | {j['ratio']:.3f} ({j['ratio_low']:.3f}–{j['ratio_high']:.3f}) "
+print(f"| {sys.argv[2]} | ≥ {sys.argv[3]} | {ratio} "
       f"| {j['limit_self_ratio']:.3f} | {j['gbps']:.3g} | {j['limit_gbps']:.3g} | {sys.argv[4]} |")
 PYTHON
 }

@@ -2,6 +2,7 @@
 """python -m libodc demo: what ODC gains on given sequence lengths. It needs neither torch nor a GPU."""
 
 import argparse
+import difflib
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,9 @@ def main() -> int:
     demo.add_argument("--picture", default="odc-demo.svg", metavar="FILE", help="default: %(default)s")
     demo.add_argument("--seconds", default="20", metavar="N", help="of all schedules together; default: %(default)s")
     options, others = parser.parse_known_args()
+    for word in filter(lambda one: one.startswith("--"), others):
+        if near := difflib.get_close_matches(word.partition("=")[0], ("--lengths", "--picture", "--seconds"), 1, 0.8):
+            demo.error(f"there is no option {word}; did you mean {near[0]}?")
     if options.verb is None:
         if others:
             parser.error(f"unknown: {' '.join(others)}")

@@ -40,6 +40,11 @@ def test_wrong_lengths_are_told_with_their_line(tmp_path: Path) -> None:
     assert "picture" not in ended.stdout
 
 
+def test_a_misspelt_option_of_its_own_is_not_taken_for_one_of_replay(tmp_path: Path) -> None:
+    ended = demo(tmp_path, "demo", "--pictur", "mine.svg", "--ranks", "2")
+    assert ended.returncode == 2 and "demo: error: there is no option --pictur; did you mean --picture?" in ended.stderr
+
+
 def test_json_is_alone_on_standard_output(tmp_path: Path) -> None:
     ended = demo(tmp_path, "demo", "--ranks", "2", "--minibatch", "2", "--minibatches", "1", "--seconds", "1", "--json")
     assert ended.returncode == 0, ended.stderr

@@ -80,6 +80,7 @@ def test_the_arms_have_the_same_rewards_on_any_number_of_ranks(tmp_path: Path) -
     assert tuple(arms) == tuple(name for name in ARMS if not name.startswith("collective") and name != "odc-ahead")
     assert "the same rewards and parameters, bit by bit, in odc-equal, odc-free, odc-claims" in ended.stdout
     assert "ran between the first forward" not in ended.stderr  # no collective within an ODC arm's minibatch
+    assert re.search(r"^\[0\] rollout 1/18  reward \d\.\d{3}  \(fsdp2-equal\)$", ended.stderr, re.M)
     results = [arms[name] for name in ("odc-equal", "odc-free", "odc-claims")]
     for ranks in (1, 3):
         other_ended, other = forked(tmp_path, ranks, *options, "--arms", "odc-free")

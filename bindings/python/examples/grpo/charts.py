@@ -57,7 +57,7 @@ class Charts(Pictures):
             axes.barh(place, one.ideal_seconds, 0.6, **self._bar(_COLOURS[1]), label=names[0])
             axes.barh(place, beyond, 0.6, one.ideal_seconds, **self._bar(_COLOURS[2]), label=names[1])
             label = f"{one.reached:.1%} reached, {1 - one.busy:.0%} idle"
-            self._write_gain(axes, 0.01 * one.seconds, place, label)
+            self._write_gain(axes, place, label)
         axes.set_yticks(range(len(updates)), list(updates))
         axes.invert_yaxis()
         axes.set_xlabel("seconds of the update, all rollouts but the first")

@@ -10,13 +10,14 @@ from typing import Any
 
 import policy
 from corpus import InputError
+from decoder import Decoder
 from experiment import ExperimentError
 from group import process_group
 from job import make_report, on_all
 from learner import Record
 from load import MachineLoad
 from outcome import Outcome, difference
-from progress import LiveLine
+from progress import LiveLine, Progress
 from report import report
 from settings import Settings
 from torch import distributed
@@ -42,28 +43,33 @@ def _check(settings: Settings, ranks: int) -> None:
             raise InputError(f"--{name} {least}: equal counts need at least one for each of {ranks} ranks")
 
 
-def _compare(settings: Settings, context: libodc.Context, mesh: DeviceMesh) -> None:
-    line, load, before_all = LiveLine(), MachineLoad(), sum(os.times()[:4])
+def _warmed_up(settings: Settings, context: libodc.Context, mesh: DeviceMesh) -> Decoder:
+    line = LiveLine()
 
-    def show(text: str) -> None:
+    def show(number: int, loss: float) -> None:
         if context.rank == 0:
-            line.show(text)
+            line.show(f"warm-up {number + 1}/{settings.warm_up}  loss {loss:.4f}")
 
-    base = policy.warmed_up(
-        settings,
-        mesh,
-        lambda number, loss: show(f"warm-up {number + 1}/{settings.warm_up}  loss {loss:.4f}"),
-    )
+    return policy.warmed_up(settings, mesh, show)
+
+
+def _compare(settings: Settings, context: libodc.Context, mesh: DeviceMesh) -> None:
+    load, before_all = MachineLoad(), sum(os.times()[:4])
+    base = _warmed_up(settings, context, mesh)
+    rollouts = len(settings.arms) * settings.rollouts
+    progress = Progress("rollout", rollouts, float(rollouts))
     outcomes: dict[str, Outcome] = {}
     for arm in settings.arms:
         learner = ARMS[arm](settings, context, mesh, base)
         records: list[Record] = []
         before = learner.evaluate()
-        begin = time.monotonic()
+        begin = end = time.monotonic()
         for number in range(settings.rollouts):
             records.append(learner.run(number))
-            show(f"{arm}: rollout {number + 1}/{settings.rollouts}  reward {records[-1].reward:.3f}")
-        seconds = time.monotonic() - begin
+            last, end = end, time.monotonic()
+            if context.rank == 0:
+                progress.step(1.0, end - last, f"reward {records[-1].reward:.3f}  ({arm})", warm_up=number == 0)
+        seconds = end - begin
         held_out = before, learner.evaluate()
         digest = policy.digest(learner.policy)
         learner.close()
@@ -73,7 +79,7 @@ def _compare(settings: Settings, context: libodc.Context, mesh: DeviceMesh) -> N
     own: list[Any] = [None] * context.size
     distributed.all_gather_object(own, (sum(os.times()[:4]) - before_all, platform.node()))
     if context.rank == 0:
-        line.clear()
+        progress.clear()
         others = load.others(sum(seconds for seconds, node in own if node == platform.node()))
         report(settings, context.size, outcomes, others)
     if (found := difference(outcomes)) is not None:

@@ -120,7 +120,8 @@ def run(session: Session) -> None:
     if options.kill:
         trained = dict(islice(trained.items(), 1))
     workload = _workload(session, trained, done)
-    progress = Progress(len(trained) * len(workload.minibatches), float(len(trained) * len(workload.minibatches)))
+    steps = len(trained) * len(workload.minibatches)
+    progress = Progress("step", steps, float(steps))
     results = {arm.name: _train(session, arm, kind, workload, progress) for arm, kind in trained.items()}
     errors = {} if checkpoint else _measure(session, workload)
     progress.clear()
@@ -189,7 +190,8 @@ def _train(
             os.kill(os.getpid(), signal.SIGKILL)
         loss = trainer.step(losses, learnt)
         if context.rank == 0:
-            progress.step(1.0, time.monotonic() - begin, loss, f"  ({arm.name})", warm_up=number == 0)
+            result = f"loss {loss:.4f}  ({arm.name})"
+            progress.step(1.0, time.monotonic() - begin, result, warm_up=number == 0)
     digest = trainer.digest()
     trainer.close()
     return loss, digest

@@ -78,7 +78,7 @@ class Experiment:
         self._rank = context.rank
         self._idle: dict[Arm, str] = {}  # of all ranks, for the progress line
         costs = (ideal_cost(trainer.arm, workload, range(len(workload.minibatches))) for trainer in trainers)
-        self._progress = Progress(len(trainers) * len(workload.minibatches), sum(costs))
+        self._progress = Progress("step", len(trainers) * len(workload.minibatches), sum(costs))
         nodes = [platform.node()] * context.size
         distributed.all_gather_object(nodes, platform.node())
         self._beside_rank_0 = nodes[self._rank] == nodes[0]
@@ -166,8 +166,8 @@ class Experiment:
         if self._rank == 0:
             cost = ideal_cost(arm, self._workload, range(number, number + 1))
             stage = self._idle.get(arm, "") if self._attempts else "warming up "
-            shown = f"  {stage}({arm.name})"
-            self._progress.step(cost, step.end - step.begin, step.loss, shown, warm_up=not self._attempts)
+            result = f"loss {step.loss:.4f}  {stage}({arm.name})"
+            self._progress.step(cost, step.end - step.begin, result, warm_up=not self._attempts)
 
     def _own_seconds(self) -> float:
         """On a core of rank 0's host, of this process, its ended children and its busy neighbour."""

@@ -60,7 +60,7 @@ class Pictures:
             axes.barh(place, gain.median, 0.6, **self._bar(_BAR))
             shown = [ratio for ratio in gain.ratios if ratio <= top]
             axes.plot(shown, [place] * len(shown), "o", color="black", markersize=4)
-            self._write_gain(axes, 0.02 * top, place, f"{gain.median:.2f}x", fontsize=11, fontweight="bold")
+            self._write_gain(axes, place, f"{gain.median:.2f}x", fontsize=11, fontweight="bold")
             cut = ", ".join(f"{ratio:.2f}x" for ratio in gain.ratios if ratio > top)
             if cut and self._resolved:
                 axes.text(top * 1.01, place, f"> {cut}", va="center", fontsize=8)
@@ -177,11 +177,11 @@ class Pictures:
         """A gain that the verdict refuses is hollow and hatched."""
         return {"color": colour} if self._resolved else {"facecolor": "none", "edgecolor": colour, "hatch": "////"}
 
-    def _write_gain(self, axes: Any, at: float, place: int, label: str, **font: Any) -> None:
-        """Into its bar."""
+    def _write_gain(self, axes: Any, place: int, label: str, **font: Any) -> None:
+        """Into its bar, beside the axis."""
         if not self._resolved:
-            label, font = "not resolved", {"backgroundcolor": "white"}
-        axes.text(at, place, label, va="center", **font)
+            label, font = "not resolved", {"bbox": {"facecolor": "white", "edgecolor": "none", "pad": 2}}
+        axes.annotate(label, (0, place), xytext=(8, 0), textcoords="offset points", va="center", **font)
 
     def _legend(self, axes: Any, columns: int = 3) -> None:
         axes.legend(fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=columns, frameon=False)

@@ -35,8 +35,9 @@ class LiveLine:
 class Progress:
     """Of steps with known costs: those that are left take as long for their cost as those that were counted."""
 
-    def __init__(self, steps: int, cost: float) -> None:
-        self._steps, self._cost_left = steps, cost
+    def __init__(self, unit: str, steps: int, cost: float) -> None:
+        """`unit`: what a step is called."""
+        self._unit, self._steps, self._cost_left = unit, steps, cost
         self._done = 0
         self._seconds = self._cost_counted = 0.0
         self._line = LiveLine()
@@ -46,7 +47,7 @@ class Progress:
         self._steps += steps
         self._cost_left += cost
 
-    def step(self, cost: float, seconds: float, loss: float, idle: str, *, warm_up: bool) -> None:
+    def step(self, cost: float, seconds: float, result: str, *, warm_up: bool) -> None:
         """`warm_up`: its time tells nothing about the others'."""
         self._done += 1
         self._cost_left -= cost
@@ -57,7 +58,7 @@ class Progress:
         if self._cost_counted > 0:
             whole = round(self._seconds / self._cost_counted * max(0.0, self._cost_left))
             left = f"  {whole // 60}:{whole % 60:02} left"
-        self._line.show(f"step {self._done}/{self._steps}{left}  loss {loss:.4f}{idle}")
+        self._line.show(f"{self._unit} {self._done}/{self._steps}{left}  {result}")
 
     def clear(self) -> None:
         self._line.clear()
