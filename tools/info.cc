@@ -6,6 +6,7 @@
 #include "cli/sysfs.h"
 #include "cli/verbs.h"
 #include "cli/version.h"
+#include "rank/context.h"
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -67,19 +68,6 @@ std::vector<Transport> transports() {
         }
         return Transport{row.name, row.why_not != nullptr ? row.why_not : ""};
     });
-}
-
-// odc_init's error for the environment's settings, which it finds without meeting other ranks: as a job of `size` ranks; 0: the
-// environment's.
-std::string init_error(int32_t size) {
-    odc_config config = {};
-    config.struct_size = sizeof config;
-    config.size = size;
-    config.all_gather = [](void *, const void *, void *, size_t) { return 1; };
-    odc_context *context = nullptr;
-    const odc_status status = odc_init(&config, &context);
-    odc_destroy(context);
-    return status == ODC_ERROR_ARGUMENT ? odc_last_error() : "";
 }
 
 // The library's settings, with no refusal yet.

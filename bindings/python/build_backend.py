@@ -33,14 +33,14 @@ __all__ = [
 HERE = Path(__file__).resolve().parent
 PARTS = ("CMakeLists.txt", "LICENSE", "cuda", "include", "lib", "tools")
 
-# pkg-config's name, and the package of Debian and of Fedora.
+# For pkg-config, and the package of Debian and of Fedora.
 LIBRARIES = (
     ("hwloc", "libhwloc-dev", "hwloc-devel"),
     ("expat", "libexpat1-dev", "expat-devel"),
     ("libsodium", "libsodium-dev", "libsodium-devel"),
     ("libhwy", "libhwy-dev", "highway-devel"),
-    ("libfabric", "libfabric-dev", "libfabric-devel"),
-    ("fmt", "libfmt-dev", "fmt-devel"),
+    ("libfabric >= 1.17", "libfabric-dev", "libfabric-devel"),
+    ("fmt >= 9", "libfmt-dev", "fmt-devel"),
     ("nlohmann_json", "nlohmann-json3-dev", "json-devel"),
     ("CLI11", "libcli11-dev", "cli11-devel"),
 )
@@ -65,8 +65,9 @@ def check_packages() -> None:
     missing = missing_packages()
     if missing:
         debian, fedora = (" ".join(names) for names in zip(*missing, strict=True))
+        least = ", ".join(name for name, *_ in LIBRARIES if ">=" in name)
         sys.exit(
-            "libodc is built from source and needs packages that are missing here:\n"
+            f"libodc is built from source and needs packages that are missing or too old here ({least}):\n"
             f"  Debian, Ubuntu: apt-get install {debian}\n  Fedora: dnf install {fedora}"
         )
 

@@ -108,7 +108,7 @@ for line in plan:--policy plan:--cost replay:--model bench:--type bench:--transp
         # The choice is accepted, and the next error follows: no such operation, no lengths.
         case $verb in
         plan) expect 0 sh -c 'echo 7 | "$@"' - "$odc" plan --ranks 1 "$option" "$choice" - ;;
-        replay) expect 2 "$odc" replay "$option" "$choice" --lengths - && contains "$err" "cannot share standard input" ;;
+        replay) expect 2 "$odc" replay "$option" "$choice" --lengths - && contains "$err" "cannot share standard input or a pipe" ;;
         bench) expect 2 "$odc" bench gather "$option" "$choice" --pairs none && contains "$err" "--pairs" ;;
         esac
     done

@@ -312,6 +312,11 @@ test "$(wc -l <"$scratch/err")" = 1
 test ! -e "$scratch/one"
 ln -s t.svg "$scratch/link"
 refuses 2 "are one file" --lengths "$lengths" --timeline "$scratch/t.svg" --trace "$scratch/link"
+refuses 2 "--timeline and --lengths are one file" --lengths "$lengths" --timeline "$lengths"
+refuses 2 "cannot share standard input or a pipe" --lengths <(cat "$lengths")
+# Once, not by each rank.
+ODC_TRANSPORTS=shmm "$odc" replay --seconds 1 --minibatches 1 2>"$scratch/err" && exit 1
+test "$(grep -c 'ODC_TRANSPORTS="shmm" is wrong' "$scratch/err")" = 1
 # A failing run keeps the previous run's pictures.
 echo old >"$scratch/old.svg"
 refuses 1 "cannot be written" --lengths "$lengths" --ranks 2 --seconds 0.5 --timeline "$scratch/old.svg" \

@@ -256,6 +256,7 @@ void run_rank(const BenchOptions &options) {
 void start_ranks(const BenchOptions &options) {
     Launch wanted;
     wanted.ranks = options.ranks == 0 ? 2 : options.ranks;
+    check_environment(wanted.ranks);
     wanted.argv = {"/proc/self/exe", "bench", options.operation};
     for (const auto &[name, value] :
          {std::pair<const char *, std::string>{"--bytes", options.bytes == 0 ? "" : std::to_string(options.bytes)},

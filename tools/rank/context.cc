@@ -60,6 +60,23 @@ odc_config config_of(const char *group) {
 
 }  // namespace
 
+std::string init_error(int32_t size) {
+    odc_config config = {};
+    config.struct_size = sizeof config;
+    config.size = size;
+    config.all_gather = [](void *, const void *, void *, size_t) { return 1; };
+    odc_context *context = nullptr;
+    const odc_status status = odc_init(&config, &context);
+    odc_destroy(context);
+    return status == ODC_ERROR_ARGUMENT ? odc_last_error() : "";
+}
+
+void check_environment(int32_t size) {
+    if (const std::string error = init_error(size); !error.empty()) {
+        throw Exit{2, error};
+    }
+}
+
 void check(odc_status status) {
     if (status == ODC_ERROR_ABORTED) {
         throw Exit{1, ""};

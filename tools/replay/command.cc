@@ -4,6 +4,7 @@
 #include "cli/files.h"
 #include "cli/number_options.h"
 #include "cli/verbs.h"
+#include "rank/context.h"
 #include "replay/rank.h"
 #include "replay/schedule.h"
 #include "run/launch.h"
@@ -11,12 +12,15 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <string>
 #include <system_error>
+#include <utility>
 
 namespace odc_tool {
 namespace {
@@ -55,9 +59,16 @@ fs::path resolved(const std::string &path) {
 }
 
 void check_pictures(const ReplaySettings &settings) {
-    if (!settings.timeline.empty() && !settings.trace.empty() &&
-        resolved(settings.timeline) == resolved(settings.trace)) {
-        throw Exit{2, "--timeline and --trace are one file, " + settings.trace + "; give each its own"};
+    const std::array<std::pair<const char *, const std::string &>, 3> files{
+        {{"--timeline", settings.timeline}, {"--trace", settings.trace}, {"--lengths", settings.lengths}}};
+    for (size_t i = 0; i < files.size(); ++i) {
+        for (size_t j = 0; j < i; ++j) {
+            if (!files[i].second.empty() && !files[j].second.empty() &&
+                resolved(files[i].second) == resolved(files[j].second)) {
+                throw Exit{2, fmt::format("{} and {} are one file, {}; give each its own", files[j].first,
+                                          files[i].first, files[i].second)};
+            }
+        }
     }
 }
 
@@ -79,6 +90,7 @@ void replay(const ReplaySettings &settings) {
     Launch ranks;
     ranks.ranks = settings.ranks == 0 ? kDefaultRanks : settings.ranks;
     check_settings(settings, ranks.ranks);
+    check_environment(ranks.ranks);
     check_pictures_writable(settings);
     ranks.argv = own_arguments();
     ranks.output = Output::Inherit;

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <numeric>
 #include <random>
 
@@ -200,8 +201,10 @@ double Workload::expected(const Arm &arm) const {
 }
 
 std::vector<uint64_t> replay_lengths(const ReplaySettings &settings) {
-    if (settings.lengths == "-") {
-        throw Exit{2, "the ranks of a replay cannot share standard input; give --lengths a file"};
+    const std::filesystem::file_type kind = std::filesystem::status(settings.lengths).type();
+    if (settings.lengths == "-" || kind == std::filesystem::file_type::fifo ||
+        kind == std::filesystem::file_type::character) {
+        throw Exit{2, "the ranks of a replay cannot share standard input or a pipe; give --lengths a file"};
     }
     if (!settings.corpus.empty()) {
         return corpus_lengths(settings.corpus, settings.max_tokens);

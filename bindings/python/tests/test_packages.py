@@ -51,11 +51,19 @@ def test_on_a_bare_machine_all_are_named_at_once(backend: Any) -> None:
 
 def test_only_what_is_missing_is_named(backend: Any, tmp_path: Path) -> None:
     add_tool(tmp_path, "c++")
-    add_tool(tmp_path, "pkg-config", 'test "$1" = --exists || exit 2; case $2 in hwloc | fmt) exit 1 ;; esac')
+    add_tool(tmp_path, "pkg-config", 'test "$1" = --exists || exit 2; case $2 in hwloc | fmt*) exit 1 ;; esac')
     assert backend.missing_packages() == [("libhwloc-dev", "hwloc-devel"), ("libfmt-dev", "fmt-devel")]
     add_tool(tmp_path, "pkg-config")
     assert backend.missing_packages() == []
     assert backend.build_wheel("nowhere") == backend.build_editable("nowhere") == "built"
+
+
+def test_what_is_too_old_is_named(backend: Any, tmp_path: Path) -> None:
+    add_tool(tmp_path, "c++")
+    add_tool(tmp_path, "pkg-config", 'case $2 in *">="*) exit 1 ;; esac')
+    assert backend.missing_packages() == [("libfabric-dev", "libfabric-devel"), ("libfmt-dev", "fmt-devel")]
+    with pytest.raises(SystemExit, match=r"missing or too old here \(libfabric >= 1\.17, fmt >= 9\)"):
+        backend.build_wheel("nowhere")
 
 
 def test_the_compiler_may_be_another(backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -370,8 +370,8 @@ def test_gpus(tmp_path: Path, corpus: Path) -> None:
         (["compute", "--turns=3"], "unknown: --turns=3; did you mean --turn? (see 'train.py compute --help')"),
         (["order", "--lookahead", "3"], "argument --lookahead: 3 does not divide the 16 minibatches of a window"),
         (["compute", "--width", "40"], "40 is not a multiple of 32"),
-        (["dpo"], "there is no experiment 'dpo' (choose of compute, emulated, order, exact)"),
-        (["emulate"], "there is no experiment 'emulate'; did you mean emulated? (choose of"),
+        (["dpo"], "there is no experiment 'dpo' (choose from compute, emulated, order, exact)"),
+        (["emulate"], "there is no experiment 'emulate'; did you mean emulated? (choose from"),
         ([], "the following arguments are required: experiment"),
     ],
 )

@@ -125,7 +125,7 @@ def parse_options(arguments: list[str], description: str) -> Options:
     known = experiments.choices
     if arguments and not arguments[0].startswith("-") and arguments[0] not in known:
         meant = _meant(arguments[0], known)
-        parser.error(f"there is no experiment '{arguments[0]}'{meant} (choose of {', '.join(known)})")
+        parser.error(f"there is no experiment '{arguments[0]}'{meant} (choose from {', '.join(known)})")
     options, others = parser.parse_known_args(arguments)
     if others:
         chosen = known[options.experiment]
