@@ -38,6 +38,7 @@ peft = pytest.importorskip("peft", reason="peft is not installed")
 Dataset = pytest.importorskip("datasets").Dataset
 
 Options = dict[str, Any]
+Tensor = torch.Tensor
 LIMIT = 300.0  # seconds; a loaded machine imports and compiles slowly
 
 
@@ -68,6 +69,42 @@ def classifier(options: Options) -> tuple[type, Options]:
         "train_dataset": [{"input_ids": ids, "labels": len(ids) % 2} for ids in samples(32)],
         "data_collator": transformers.DataCollatorWithPadding(tokenizer()),
     }
+
+
+def questions(options: Options) -> tuple[type, Options]:
+    kind, made = classifier(options)
+    made["train_dataset"] = [
+        {"input_ids": ids, "start_positions": 1, "end_positions": len(ids) - 1} for ids in samples(32)
+    ]
+    return kind, made
+
+
+def with_a_mean_beside(options: Options) -> tuple[type, Options]:
+    """Of a thousandth of the loss."""
+
+    def loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+        logits, wanted = outputs["logits"][:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+        whole: Tensor = torch.nn.functional.cross_entropy(logits, wanted, reduction="sum") / num_items_in_batch
+        return whole + 1e-3 * logits.logsumexp(-1).mean()
+
+    kind, made = plain_trainer(options)
+    return kind, made | {"compute_loss_func": loss}
+
+
+class GatheredDivisor(transformers.Trainer):  # type: ignore[misc]
+    loss_is_scaled_for_ga = True
+
+    def compute_loss(self, model: Any, inputs: Options, return_outputs: bool = False, **_: Any) -> Any:
+        labels = inputs.pop("labels")
+        logits = model(**inputs).logits[:, :-1].flatten(0, 1)
+        tokens = self.accelerator.gather((labels[:, 1:] != -100).sum()).sum()
+        loss = torch.nn.functional.cross_entropy(logits, labels[:, 1:].flatten(), reduction="sum")
+        return loss * dist.get_world_size() / tokens
+
+
+def with_a_gathered_divisor(options: Options) -> tuple[type, Options]:
+    _, made = plain_trainer(options)
+    return GatheredDivisor, made
 
 
 def sft(options: Options) -> tuple[type, Options]:
@@ -230,13 +267,13 @@ def test_thirty_steps(models: Path) -> None:
 
 def what_the_page_says(rank: int, size: int, folder: Path) -> None:
     """Losses that are collective; a Trainer that gathers the tokens seen."""
-    collective = (kto, grpo_of_top_entropies, grpo_of_adaptive_entropy)
+    collective = (kto, grpo_of_top_entropies, grpo_of_adaptive_entropy, with_a_gathered_divisor)
     told = compare_trainers(rank, size, folder, "plugin", dict.fromkeys(collective, "qwen2"))
     with new_process("plugin"), warnings_logged() as warnings:
         options = {"output_dir": str(folder / "out"), "max_steps": 1, "include_num_input_tokens_seen": "all", **PLUGIN}
         made(plain_trainer, mixin(), load(folder / "qwen2"), options).train()
     told += warnings
-    assert [line.split()[2] for line in told] == (["collectives,"] * 4 if rank == 0 else [])
+    assert [line.split()[2] for line in told] == (["collectives,"] * 5 if rank == 0 else [])
     call_back(folder)
     resume_at_the_end(folder)
 
@@ -382,8 +419,13 @@ def refuse_means(folder: Path) -> None:
     )
     plain, out = load(folder / "qwen2"), {"output_dir": str(folder / "out"), **PLUGIN}
     classes = transformers.AutoModelForSequenceClassification.from_pretrained(folder / "qwen2", num_labels=2)
+    whole = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1}
     cases: list[tuple[Any, Any, Options, str]] = [
-        (classifier, classes, {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1}, "rows"),
+        (classifier, classes, whole, "rows"),
+        (questions, transformers.AutoModelForQuestionAnswering.from_pretrained(folder / "qwen2"), whole, "rows"),
+        (with_a_mean_beside, plain, whole, "rows"),
+        (with_a_gathered_divisor, plain, whole, "rows"),
+        (reward, load(folder / "qwen2", scores=True), whole, "rows"),
         (dpo, plain, {}, "rows"),
         (grpo, plain, {"loss_type": "grpo"}, "rows"),
         (grpo, plain, {"beta": 0.0, "entropy_coef": 0.1}, "tokens"),

@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -211,6 +212,13 @@ def load(engine: Any) -> None:
     log_probabilities(engine)
 
 
+def refuse_a_mean_of_all_ranks(engine: Any) -> None:
+    mean = {"loss_mode": "bypass_mode", "rollout_correction": {"rollout_is_batch_normalize": True}}
+    loss = partial(ppo_loss, config=SimpleNamespace(policy_loss=SimpleNamespace(**mean)))
+    with engine.train_mode(), pytest.raises(AssertionError, match="waits for all ranks in each microbatch"):
+        engine.train_batch(batch(0), loss)
+
+
 def be_launched(rank: int, size: int, folder: Path) -> None:
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
     os.environ |= {"VERL_ENGINE_DEVICE": "cuda", "VERL_ENGINE_VENDOR": "nvidia"}
@@ -241,6 +249,7 @@ def compare(rank: int, size: int, folder: Path, lora_rank: int, results: Path) -
         torch.testing.assert_close(log_probabilities(engine), before, rtol=0, atol=1e-5)
         over_odc = [train(engine, steps) for steps in (ALIKE, FEW)]
         load(engine)
+        refuse_a_mean_of_all_ranks(engine)
         engine.job.close()
     assert not warnings  # of collectives in a minibatch, for one
     assert all(a != b for a, b in counts) and len(counts) == len(ALIKE) + len(FEW)

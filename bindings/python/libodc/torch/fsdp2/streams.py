@@ -44,7 +44,7 @@ class Streams(Protocol):
         """After a sync: raises the differences that compare() has found."""
 
     def check_completed(self) -> None:
-        """Raises those that the device has found by now; waits for nothing."""
+        """Raises those that the device has found by now; waits for no work behind them."""
 
     def finish(self) -> bool:
         """Waits a few seconds for the device to complete this job's work; returns whether it did."""
@@ -129,6 +129,8 @@ class GpuStreams:
         if not compared:
             return
         with self._cuda.stream(self._reading):
+            for _, _, event in compared:
+                self._reading.wait_event(event)
             equal = torch.stack([one for one, _, _ in compared]).tolist()
         for same, (_, complaint, _) in zip(equal, compared, strict=True):
             if not same and (error := complaint()) is not None:

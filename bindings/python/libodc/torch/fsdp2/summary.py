@@ -29,7 +29,7 @@ _EXACT = 53  # bits of an integer in f64
 _METHODS = ("sync_gradients", "publish", "the end of trace", "close")
 _FLAGS = 7  # four of RankSummary, and three about the parameters that took part
 _COUNTED = _FLAGS + len(_METHODS) - 1  # the ranks that call the last method are the rest
-_RIDING = 256  # counts below the largest digit ride digit by digit; it stands for all from there on
+_RIDING = 255  # counts below it ride digit by digit; the digit itself stands for all from there on
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Summaries:
         self._usual = [True] * parameters  # that took part when ranks last exchanged them; equal on all ranks
         self._counts = Digits(ranks + 1)  # of ranks
         self._counted = self._counts.values(_COUNTED)
-        self._by_rank = Digits(_RIDING)
+        self._by_rank = Digits(_RIDING + 1)
         self._hash_bits = (_EXACT - ranks.bit_length()) // 2  # so that squares add exactly
         self.length = self._counted + 5
         """How many values ride at least."""
@@ -130,13 +130,17 @@ class Summaries:
         )
         of_rank = [mine.vetoes, mine.has_new_names, mine.has_maxima, mine.claimed > 0]
         flags = [*of_rank, any(mine.took_part), has_all, has_others]
-        method = [mine.call.partition("(")[0] == one for one in _METHODS[:-1]]
+        own = _METHODS.index(_method(mine.call))
+        method = [own == one for one in range(len(_METHODS) - 1)]
         microbatches, call = mine.microbatches, self._hash(mine.call)
         sums = [mine.collectives, microbatches, microbatches**2, call, call**2]
-        values = [*self._counts.pack([*flags, *method]), *(float(one) for one in sums)]
+        values = [
+            *self._counts.pack([*flags, *method]),
+            *(float(one) for one in sums),
+        ]
         if self.length + 2 * self._by_rank.values(self._ranks) <= room:
             for number in (microbatches, mine.claimed):
-                values += self._by_rank.pack_one(self._rank, min(number, _RIDING - 1), self._ranks)
+                values += self._by_rank.pack_one(self._rank, min(number, _RIDING), self._ranks)
         return values
 
     def _hash(self, call: str) -> int:
@@ -176,7 +180,7 @@ class Summaries:
         if same_method and (dropped or self._same(sums.calls)):
             return []
         methods = len(_METHODS)
-        own = _METHODS.index(mine.call.partition("(")[0])
+        own = _METHODS.index(_method(mine.call))
         if not dropped:
             own += self._hash(mine.call) * methods
         calls = self._each(own, methods << self._hash_bits, reduce)
@@ -195,7 +199,7 @@ class Summaries:
         total, squares = sums.microbatches
         if self._same(sums.microbatches):
             return [total // self._ranks] * self._ranks
-        if sums.by_rank is not None and _RIDING - 1 not in sums.by_rank[0]:
+        if sums.by_rank is not None and _RIDING not in sums.by_rank[0]:
             return sums.by_rank[0]
         return self._each(mine.microbatches, math.isqrt(squares) + 1, reduce)
 
@@ -203,7 +207,7 @@ class Summaries:
         have_claimed = sums.flags[3]
         if have_claimed == 0:
             return [0] * self._ranks
-        if sums.by_rank is not None and _RIDING - 1 not in sums.by_rank[1]:
+        if sums.by_rank is not None and _RIDING not in sums.by_rank[1]:
             return sums.by_rank[1]
         (most,) = reduce([float(mine.claimed)], Reduction.MAX)
         return self._each(mine.claimed, int(most) + 1, reduce)
@@ -217,6 +221,10 @@ class Summaries:
         digits = Digits(base)
         values = _in_parts(digits.pack_one(self._rank, own, self._ranks), reduce)
         return digits.unpack(values, self._ranks)
+
+
+def _method(call: str) -> str:
+    return call.partition("(")[0]
 
 
 def _in_parts(values: list[float], reduce: Reduce) -> list[float]:
