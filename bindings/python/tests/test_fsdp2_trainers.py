@@ -91,6 +91,18 @@ def with_a_mean_beside(options: Options) -> tuple[type, Options]:
     return kind, made | {"compute_loss_func": loss}
 
 
+def below_zero(options: Options) -> tuple[type, Options]:
+    """A sum over tokens all the same."""
+
+    def loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+        wanted = labels[:, 1:].flatten()
+        chosen = outputs["logits"][:, :-1].flatten(0, 1).softmax(-1).gather(1, wanted.clamp(min=0)[:, None])
+        return -chosen[wanted != -100].sum() / num_items_in_batch
+
+    kind, made = plain_trainer(options)
+    return kind, made | {"compute_loss_func": loss}
+
+
 class GatheredDivisor(transformers.Trainer):  # type: ignore[misc]
     loss_is_scaled_for_ga = True
 
@@ -394,7 +406,7 @@ class Split:
         return parts
 
 
-UNEVEN = {plain_trainer: 3, sft: 3, grpo_of_scripted_answers: 4}  # rows of a rank
+UNEVEN = {plain_trainer: 3, below_zero: 3, sft: 3, grpo_of_scripted_answers: 4}  # rows of a rank
 
 
 def train_on(folder: Path, maker: Any, over: Any, rows: int, **options: Any) -> tuple[list[float], dict[str, Any]]:
