@@ -73,7 +73,7 @@ std::string init_error(int32_t size) {
 
 void check_environment(int32_t size) {
     if (const std::string error = init_error(size); !error.empty()) {
-        throw Exit{2, error};
+        throw Exit{1, error};
     }
 }
 

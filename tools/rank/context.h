@@ -17,7 +17,7 @@ using Context = std::unique_ptr<odc_context, DestroyContext>;
 // odc_init's error for the environment's settings, which it finds without meeting other ranks: as a job of `size` ranks; 0: the
 // environment's.
 std::string init_error(int32_t size);
-// Throws Exit with it, before ranks are started that would all report it.
+// Throws Exit with it, as check(), before ranks are started that would all report it.
 void check_environment(int32_t size);
 
 // Throws Exit with the library's error; without one for an abort, which the aborting rank reports.
