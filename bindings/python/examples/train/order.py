@@ -177,7 +177,8 @@ def run(session: Session) -> None:
     )
     seeds = range(options.seed, options.seed + options.seeds)
     mine = seeds[rank::size]
-    progress = Progress(len(mine) * len(compared) * options.windows, float(len(mine) * len(compared) * options.windows))
+    steps = len(mine) * len(compared) * options.windows
+    progress = Progress("step", steps, float(steps))
     outcomes = {order: Outcome(Moves(), {}) for order in compared}
     for seed in mine:
         for order in compared:
@@ -192,7 +193,7 @@ def run(session: Session) -> None:
                 losses.append(trainer.evaluate())
                 if rank == 0:
                     seconds = time.monotonic() - begin
-                    progress.step(1.0, seconds, loss, f"  (seed {seed}, {order.name})", warm_up=False)
+                    progress.step(1.0, seconds, f"loss {loss:.4f}  (seed {seed}, {order.name})", warm_up=False)
     progress.clear()
     everyone: Any = [None] * size if rank == 0 else None
     distributed.gather_object(outcomes, everyone)
