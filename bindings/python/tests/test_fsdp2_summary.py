@@ -175,7 +175,7 @@ def test_typical_jobs_need_no_reduction() -> None:
     for size, names in ((2, 50), (8, 50), (64, 24), (128, 8)):
         ranks = job(size, 5)
         for _ in range(5):
-            counts = [source.randrange(255) for _ in range(size)]
+            counts = [source.randrange(256) for _ in range(size)]
             exchange = check(ranks, [usual(5, n, n // 3) for n in counts], VALUES - 1 - names)
             assert exchange.reductions == [] or sum(counts) == 0
 

@@ -29,7 +29,7 @@ _EXACT = 53  # bits of an integer in f64
 _METHODS = ("sync_gradients", "publish", "the end of trace", "close")
 _FLAGS = 7  # four of RankSummary, and three about the parameters that took part
 _COUNTED = _FLAGS + len(_METHODS) - 1  # the ranks that call the last method are the rest
-_RIDING = 255  # counts below it ride digit by digit; the digit itself stands for all from there on
+_RIDING = 256  # counts below it ride digit by digit; the digit itself stands for all from there on
 
 
 @dataclass(frozen=True)
@@ -134,10 +134,7 @@ class Summaries:
         method = [own == one for one in range(len(_METHODS) - 1)]
         microbatches, call = mine.microbatches, self._hash(mine.call)
         sums = [mine.collectives, microbatches, microbatches**2, call, call**2]
-        values = [
-            *self._counts.pack([*flags, *method]),
-            *(float(one) for one in sums),
-        ]
+        values = [*self._counts.pack([*flags, *method]), *(float(one) for one in sums)]
         if self.length + 2 * self._by_rank.values(self._ranks) <= room:
             for number in (microbatches, mine.claimed):
                 values += self._by_rank.pack_one(self._rank, min(number, _RIDING), self._ranks)
