@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "faults.h"
 
-#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -79,6 +78,16 @@ void end_faults(void) {
         timer_delete(timer);
         has_timer = 0;
     }
+}
+
+void join_thread(pthread_t thread) {
+    sigset_t signals;
+    sigset_t before;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGUSR1);
+    CHECK(pthread_sigmask(SIG_BLOCK, &signals, &before) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);
 }
 
 static void *kill_this(void *us) {

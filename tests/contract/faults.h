@@ -6,6 +6,8 @@
 
 #include "ranks.h"
 
+#include <pthread.h>
+
 typedef struct faults {
     int one_cpu;
     int signals;       /* one every SIGNAL_US to each rank's thread, with a handler without SA_RESTART */
@@ -22,6 +24,9 @@ void begin_faults(const faults *what, odc_config *config, _Atomic uint64_t *asks
 void allow_interruptions(uint64_t seed);
 /* For the calling rank, before its thread ends. */
 void end_faults(void);
+/* pthread_join without signals: ThreadSanitizer handles one that comes during it at once, also where glibc frees the thread's
+ * memory and ThreadSanitizer holds a lock that handling needs. */
+void join_thread(pthread_t thread);
 /* Sends SIGKILL to this process after so many microseconds, wherever it is then. */
 void be_killed_after(int us);
 /* Received by the calling thread. */

@@ -4,7 +4,6 @@
 #include "gpu.h"
 #include "illegal_calls.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -336,7 +335,7 @@ static void use_with_hands(world *w, int group) {
     }
     CHECK(pthread_create(&thread, NULL, use_group_too, &second) == 0);
     use_group(&w->hands[0], group, HANDS);
-    pthread_join(thread, NULL);
+    join_thread(thread);
 }
 
 /* ---- A minibatch ---- */

@@ -505,11 +505,19 @@ static void print_doing(pid_t child) {
     }
 }
 
+/* Of a child's rank, or of all ranks that are its threads. */
+static void print_all_where(const watching *all, int child, const char *state) {
+    const int as_threads = all->count < all->what->n;
+    for (int rank = as_threads ? 0 : child; rank < (as_threads ? all->what->n : child + 1); ++rank) {
+        print_where(all->what, rank, state);
+    }
+}
+
 static void kill_left(watching *all, const char *state) {
     for (int i = 0; i < all->count; ++i) {
         if (all->pidfds[i] >= 0) {
             if (state != NULL) {
-                print_where(all->what, i, state);
+                print_all_where(all, i, state);
                 print_doing(all->children[i]);
             }
             kill(all->children[i], SIGKILL);
