@@ -64,7 +64,7 @@ class Charts(Pictures):
         self._legend(axes, columns=2)
         self._save(figure, "updates", "The update on emulated devices, and each arm's own ideal.")
 
-    def timeline(self, outcomes: Mapping[str, Outcome]) -> None:
+    def rollout(self, outcomes: Mapping[str, Outcome]) -> None:
         """Of the rollout whose length in the last arm is the median."""
         *_, last = outcomes.values()
         lengths = {number: record.marks[-1] - record.marks[0] for number, record in enumerate(last.records[0])}
@@ -116,5 +116,5 @@ def draw(
     charts.phases(outcomes)
     if updates:
         charts.updates(updates)
-    charts.timeline(outcomes)
+    charts.rollout(outcomes)
     charts.write_page(tables)

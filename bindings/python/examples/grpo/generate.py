@@ -4,7 +4,8 @@ modules are called one by one, so FSDP2's hooks do not run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import cast
 
 import sorting
 import torch
@@ -44,7 +45,7 @@ def _next_logits(model: Decoder, tokens: torch.Tensor, last: int, cache: _Cache)
     rotation = rotation_at(torch.arange(last + 1 - tokens.shape[1], last + 1))
     x = model.embedding(tokens)
     first = not cache
-    for number, block in enumerate(model.blocks):
+    for number, block in enumerate(cast(Iterable[Block], model.blocks)):
         x = x + _attention(block, x, rotation, cache, -1 if first else number)
         x = x + block.feed_forward(block.feed_forward_norm(x))
     logits: torch.Tensor = model.output(model.norm(x[:, -1]))

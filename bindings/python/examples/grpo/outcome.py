@@ -45,7 +45,7 @@ class Outcome:
         return min(counts), max(counts)
 
     def total(self, name: str) -> float:
-        return sum(getattr(record, name) for records in self.records for record in records)
+        return sum(float(getattr(record, name)) for records in self.records for record in records)
 
     def waited(self) -> dict[str, float]:
         """Seconds by what for, mean over ranks; of the reference with ODC only."""

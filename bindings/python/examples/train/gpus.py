@@ -23,7 +23,8 @@ def choose_device(options: Options, context: libodc.Context) -> torch.device:
     on_this_host = [rank for rank in range(context.rank) if context.route(rank).transport == "shm"]
     device = torch.device("cuda", len(on_this_host) % count)
     torch.cuda.set_device(device)
-    torch.cuda.init()  # otherwise a mesh chooses a device by itself
+    # Otherwise a mesh chooses a device by itself.
+    torch.cuda.init()  # type: ignore[no-untyped-call]
     return device
 
 

@@ -21,7 +21,7 @@ from libodc.tracing.recorder import Event, RankTrace
 from libodc.tracing.timeline import Panel, draw_schedules, union, without
 
 matplotlib.use("Agg")
-from matplotlib import pyplot
+from matplotlib import pyplot as pyplot  # for others, too: with the backend above
 
 _ARM_COLOURS = {
     FSDP: "#7f8c8d",
@@ -173,7 +173,7 @@ class Pictures:
         text = escape("\n".join(tables))
         (self._directory / "index.html").write_text(_PAGE.format(title=title, tables=text, pictures=shown))
 
-    def _bar(self, colour: str) -> dict[str, object]:
+    def _bar(self, colour: str) -> dict[str, Any]:
         """A gain that the verdict refuses is hollow and hatched."""
         return {"color": colour} if self._resolved else {"facecolor": "none", "edgecolor": colour, "hatch": "////"}
 

@@ -83,5 +83,5 @@ def _gradients(model: nn.Module) -> Iterator[torch.Tensor]:
 
 def _put(model: nn.Module, sums: torch.Tensor) -> None:
     parameters = list(model.parameters())
-    for parameter, mine in zip(parameters, sums.split([one.numel() for one in parameters]), strict=True):
+    for parameter, mine in zip(parameters, sums.split([one.numel() for one in parameters]), strict=True):  # type: ignore[no-untyped-call]
         parameter.grad = mine.reshape(parameter.shape).clone()

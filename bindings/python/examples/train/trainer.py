@@ -63,8 +63,8 @@ class Trainer:
     def __init__(self, arm: Arm, recipe: Recipe, workload: Workload, mesh: DeviceMesh) -> None:
         torch.manual_seed(recipe.seed)
         self.arm = arm
-        number = torch.cuda.current_device() if mesh.device_type == "cuda" else None
-        self._where = torch.device(mesh.device_type, number)
+        on_gpu = mesh.device_type == "cuda"
+        self._where = torch.device(f"cuda:{torch.cuda.current_device()}" if on_gpu else mesh.device_type)
         self.model = Decoder(recipe.vocabulary, recipe.width, recipe.blocks).to(self._where)
         shard(self.model, self.model.blocks, mesh, recipe.reduced)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=recipe.rate)
