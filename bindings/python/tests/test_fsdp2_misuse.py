@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.distributed.tensor import DTensor
 from torch_ranks import dist, run_torch_ranks, torch
 
 import libodc
@@ -308,6 +310,21 @@ def edits(rank: int, size: int) -> None:
                 with raises(libodc.PhaseError, "has changed since it was published", "job.publish()"):
                     model(torch.ones(2, 4))
                 job.publish()
+    for dtype in (torch.float32, torch.bfloat16):  # gathered as it is kept, and converted
+        policy = MixedPrecisionPolicy(param_dtype=dtype)
+        model = sharded(size, plain(7), mp_policy=policy)  # the root stays gathered after a forward
+        with fsdp2.attach(model, timeout=60) as job, torch.no_grad():
+            inputs = torch.ones(2, 4)
+            before = model(inputs)
+            job.publish()  # an evaluation edits nothing
+            model(inputs)
+            for parameter in model[2].parameters():  # the root's
+                parameter.mul_(2)
+            with raises(libodc.PhaseError, "was edited while it was gathered", "job.editing()"):
+                job.publish()
+            with job.editing():
+                assert all(isinstance(parameter, DTensor) for parameter in model.parameters())
+            torch.testing.assert_close(model(inputs), before)  # the copies are dropped
     with training(size) as (job, model, optimizer):
         for parameter in model.parameters():  # unnoticed by version counters
             parameter.data.to_local().mul_(2)

@@ -36,6 +36,7 @@ import libodc
 trl = pytest.importorskip("trl", reason="trl is not installed")
 peft = pytest.importorskip("peft", reason="peft is not installed")
 Dataset = pytest.importorskip("datasets").Dataset
+gmpo = pytest.importorskip("trl.experimental.gmpo", reason="this trl has no GMPO")
 
 Options = dict[str, Any]
 Tensor = torch.Tensor
@@ -186,6 +187,21 @@ def grpo_of_adaptive_entropy(options: Options) -> tuple[type, Options]:
     return grpo({"use_adaptive_entropy": True, **options})
 
 
+class GatheredWeight(trl.GRPOTrainer):  # type: ignore[misc]
+    def _compute_loss(self, model: Any, inputs: Options) -> Any:
+        tokens = self.accelerator.gather(inputs["completion_mask"].sum()).float()
+        return super()._compute_loss(model, inputs) * tokens.mean() / tokens.max()
+
+
+def grpo_with_a_gathered_weight(options: Options) -> tuple[type, Options]:
+    return GatheredWeight, grpo(options)[1]
+
+
+def grpo_of_means(options: Options) -> tuple[type, Options]:
+    """TRL's, and one of its `_compute_loss` only."""
+    return gmpo.GMPOTrainer, prompts(gmpo.GMPOConfig, options)
+
+
 MOVING = {"sync_ref_model": True, "ref_model_sync_steps": 1}
 
 
@@ -279,13 +295,19 @@ def test_thirty_steps(models: Path) -> None:
 
 def what_the_page_says(rank: int, size: int, folder: Path) -> None:
     """Losses that are collective; a Trainer that gathers the tokens seen."""
-    collective = (kto, grpo_of_top_entropies, grpo_of_adaptive_entropy, with_a_gathered_divisor)
+    collective = (
+        kto,
+        grpo_of_top_entropies,
+        grpo_of_adaptive_entropy,
+        grpo_with_a_gathered_weight,
+        with_a_gathered_divisor,
+    )
     told = compare_trainers(rank, size, folder, "plugin", dict.fromkeys(collective, "qwen2"))
     with new_process("plugin"), warnings_logged() as warnings:
         options = {"output_dir": str(folder / "out"), "max_steps": 1, "include_num_input_tokens_seen": "all", **PLUGIN}
         made(plain_trainer, mixin(), load(folder / "qwen2"), options).train()
     told += warnings
-    assert [line.split()[2] for line in told] == (["collectives,"] * 5 if rank == 0 else [])
+    assert [line.split()[2] for line in told] == (["collectives,"] * 6 if rank == 0 else [])
     call_back(folder)
     resume_at_the_end(folder)
 
@@ -440,6 +462,8 @@ def refuse_means(folder: Path) -> None:
         (reward, load(folder / "qwen2", scores=True), whole, "rows"),
         (dpo, plain, {}, "rows"),
         (grpo, plain, {"loss_type": "grpo"}, "rows"),
+        (grpo_of_means, plain, {"beta": 0.0}, "rows"),
+        (grpo_with_a_gathered_weight, plain, {"beta": 0.0}, "rows"),
         (grpo, plain, {"beta": 0.0, "entropy_coef": 0.1}, "tokens"),
         (grpo, plain, {"beta": 0.0, "use_adaptive_entropy": True}, "tokens"),
         (grpo, quiet, {"beta": 0.0}, "tokens"),
@@ -454,6 +478,8 @@ def refuse_means(folder: Path) -> None:
             made(maker, mixin(Split()), model, out | options).train()
     with new_process("plugin"), pytest.raises(AssertionError, match="a quantile over all ranks cannot be cut"):
         made(grpo, mixin(Split()), plain, out | {"beta": 0.0, "top_entropy_quantile": 0.5}).train()
+    with new_process("plugin"), pytest.raises(AssertionError, match="the count would be this rank's alone"):
+        made(plain_trainer, mixin(Split()), plain, out | {"average_tokens_across_devices": False}).train()
 
 
 def train_unevenly(rank: int, size: int, folder: Path, results: Path) -> None:

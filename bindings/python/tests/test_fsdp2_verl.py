@@ -6,6 +6,8 @@ Ray, and what verl patches in models for packed sequences, are left out."""
 
 from __future__ import annotations
 
+import importlib.util
+import inspect
 import os
 import shlex
 import sys
@@ -85,6 +87,13 @@ from verl.workers.utils.losses import ppo_loss  # noqa: E402
 
 STEPS, MOST_TOKENS = 30, 40
 ALIKE, FEW = range(STEPS), range(STEPS, STEPS + 3)  # steps with as many samples on both ranks, and with one on one
+ACTOR = ActorConfig(
+    strategy="fsdp2",
+    use_dynamic_bsz=True,
+    ppo_max_token_len_per_gpu=MOST_TOKENS,
+    rollout_n=1,
+    use_torch_compile=False,
+)
 LIMIT = 300.0  # seconds; a loaded machine imports slowly
 
 
@@ -165,17 +174,10 @@ class Trained:
 
 
 def train(engine: Any, steps: range) -> Trained:
-    actor = ActorConfig(
-        strategy="fsdp2",
-        use_dynamic_bsz=True,
-        ppo_max_token_len_per_gpu=MOST_TOKENS,
-        rollout_n=1,
-        use_torch_compile=False,
-    )
     losses, norms = [], []
     with engine.train_mode():
         for step in steps:
-            outputs = engine.train_batch(batch(step), partial(ppo_loss, actor))
+            outputs = engine.train_batch(batch(step), partial(ppo_loss, ACTOR))
             total = torch.tensor(sum(outputs["loss"]) / dist.get_world_size())
             dist.all_reduce(total)
             losses.append(float(total))
@@ -272,6 +274,50 @@ def test_the_actor_update(tmp_path: Path, model: Path, lora_rank: int) -> None:
     than that; there and elsewhere as one process."""
     run_torch_ranks(1, train_alone, model, lora_rank, tmp_path / "alone", seconds=LIMIT)
     run_torch_ranks(2, compare, model, lora_rank, tmp_path / "alone", seconds=LIMIT)
+
+
+def by_the_worker(engine: Any) -> list[dict[str, Any]]:
+    """Metrics of the mini-batches that verl's worker trains on, two epochs of two steps."""
+    with mock.patch.dict(sys.modules):
+        for name in ("uvicorn", "fastapi"):  # of servers, which no update needs
+            if importlib.util.find_spec(name) is None:
+                sys.modules[name] = mock.MagicMock()
+        from verl.workers import engine_workers
+    worker = object.__new__(engine_workers.TrainingWorker)  # without Ray
+    worker.engine, worker.loss_fn, worker.device_name = engine, partial(ppo_loss, ACTOR), "cpu"
+    worker.model_config, worker.flops_counter, worker.profiler = {}, None, mock.MagicMock()
+    worker.engine_config = SimpleNamespace(
+        forward_only=False,
+        use_dynamic_bsz=True,
+        max_token_len_per_gpu=MOST_TOKENS,
+        micro_batch_size_per_gpu=None,
+        use_fused_kernels=False,
+    )
+    worker.train_batch = partial(inspect.unwrap(engine_workers.TrainingWorker.train_batch), worker)
+    no_memory = SimpleNamespace(max_memory_allocated=lambda: 0, max_memory_reserved=lambda: 0)
+    metrics = []
+    with mock.patch.object(engine_workers, "get_torch_device", lambda: no_memory):
+        for step in range(2):
+            data = batch(step)
+            tensordict_utils.assign_non_tensor(data, mini_batch_size=6, epochs=2)
+            output = inspect.unwrap(engine_workers.TrainingWorker.train_mini_batch)(worker, data)
+            metrics.append(tensordict_utils.get(output, "metrics"))
+    return metrics
+
+
+def compare_by_the_worker(rank: int, size: int, folder: Path) -> None:
+    be_launched(rank, size, folder)
+    plain, over_odc = (by_the_worker(engine_of(folder, library)) for library in (None, "odc_engine"))
+    for of_plain, of_odc in zip(plain, over_odc, strict=True):
+        assert of_plain.keys() == of_odc.keys() and "actor/pg_loss" in of_odc
+        for name in ("loss", "grad_norm", "actor/pg_loss"):
+            assert len(of_odc[name]) == 2
+            assert of_odc[name] == pytest.approx(of_plain[name], rel=1e-4, abs=1e-6), name
+
+
+def test_the_update_by_verls_worker(model: Path) -> None:
+    """Which wants as many values of a metric from each rank; these have different numbers of microbatches."""
+    run_torch_ranks(2, compare_by_the_worker, model, seconds=LIMIT)
 
 
 def refuse(rank: int, size: int, folder: Path) -> None:

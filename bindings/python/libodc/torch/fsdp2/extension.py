@@ -33,6 +33,10 @@ class ExtensionGroup(Group):
         """Changes are visible in the gathered data only, see changed()."""
         return None
 
+    def edited_copy(self) -> str | None:
+        """What it was gathered as is FSDP2's knowledge."""
+        return None
+
     def changed(self) -> str | None:
         return f'parameter "{self.layout.entries[0].name}"'
 

@@ -223,6 +223,19 @@ class Group:
                 return f'parameter "{entry.name}"'
         return self.homes.edited()
 
+    def edited_copy(self) -> str | None:
+        """Words for a parameter whose gathered copy FSDP2 still has, and which differs there from what was gathered."""
+        if self.layout.process_group is None or self.fsdp.is_sharded:
+            return None
+        rank = dist.get_rank(self.layout.process_group)
+        for entry, part in zip(self.layout.entries, self.parts, strict=True):
+            mine = entry.gathered_part(rank, self.ranks)
+            if self.layout.dtype is torch.uint8:
+                mine = mine.reshape(-1).view(torch.uint8)
+            if not _same(mine.to(part.device), part):
+                return f'parameter "{entry.name}"'
+        return None
+
     # ---- called by the hooks ----
 
     def changed(self) -> str | None:

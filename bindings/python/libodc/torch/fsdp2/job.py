@@ -229,6 +229,7 @@ class Job:
         no rank ran a forward meanwhile; if one may, edit within editing()."""
         self._check_open("publish()")
         self._check_no_gradients("publish() would lose them")
+        self._check_no_edited_copies()
         self._end_minibatch("publish()")
         self._publish()
 
@@ -490,6 +491,16 @@ class Job:
         self._hooks.backwards.forget()
         for group in self._groups:
             group.drop_pending()
+
+    def _check_no_edited_copies(self) -> None:
+        """FSDP2 leaves the root gathered after a forward, and publishing drops what it gathered."""
+        edited = [what for group in self._groups if (what := group.edited_copy()) is not None]
+        if edited:
+            raise PhaseError(
+                f"publish(): {edited[0]} was edited while it was gathered, and only its shards are kept: edit within "
+                "job.editing(), or call reshard() of its module before the edit (FSDP2 leaves the root's gathered "
+                "after a forward)"
+            )
 
     def _end_minibatch(self, call: str) -> None:
         """Collective, in any phase of each rank: one may have stepped while another has skipped the step."""

@@ -46,6 +46,13 @@ class Entry:
         local: torch.Tensor = local_tensor(self.parameter)
         return local
 
+    def gathered_part(self, rank: int, ranks: int) -> torch.Tensor:
+        """A rank's part of the gathered parameter, which is divided as by torch.chunk."""
+        whole: torch.Tensor = local_tensor(self.unsharded)
+        length = whole.shape[self.dim]
+        begin, end = (min(index * -(-length // ranks), length) for index in (rank, rank + 1))
+        return whole.narrow(self.dim, begin, end - begin)
+
 
 @dataclass(frozen=True)
 class Layout:

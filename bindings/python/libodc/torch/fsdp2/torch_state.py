@@ -246,6 +246,11 @@ class FsdpGroup:
         return device
 
     @property
+    def is_sharded(self) -> bool:
+        """Whether nothing is gathered."""
+        return bool(self._raw.is_sharded)
+
+    @property
     def gathers_by_extension(self) -> bool:
         return any(hasattr(local_tensor(attribute.get()), "fsdp_pre_all_gather") for attribute in self.attributes)
 
