@@ -85,14 +85,20 @@ std::vector<Setting> read_settings() {
     });
 }
 
+struct Settings {
+    std::vector<Setting> table;
+    std::vector<std::string> other_refusals;  // odc_init's errors that name no setting
+};
+
 // odc_init reports one mistake at a time: the refused setting is removed from the environment until nothing is refused, and
 // restored afterwards.
-std::vector<Setting> settings() {
-    std::vector<Setting> table = read_settings();
+Settings settings() {
+    Settings all{read_settings(), {}};
+    std::vector<Setting> &table = all.table;
     std::map<std::string, std::string> refused;
     for (const int32_t size : {1, 0}) {
-        for (;;) {
-            const std::string error = init_error(size);
+        std::string error;
+        while (!(error = init_error(size)).empty()) {
             const auto row = std::find_if(table.begin(), table.end(), [&](const Setting &one) {
                 return one.refusal.empty() && error.starts_with(one.name + "=");
             });
@@ -104,11 +110,14 @@ std::vector<Setting> settings() {
             refused[row->name] = value;
             unsetenv(row->name.c_str());
         }
+        if (!error.empty() && std::count(all.other_refusals.begin(), all.other_refusals.end(), error) == 0) {
+            all.other_refusals.push_back(error);
+        }
     }
     for (const auto &[name, value] : refused) {
         setenv(name.c_str(), value.c_str(), 1);
     }
-    return table;
+    return all;
 }
 
 // What reads them is not the library: odc bench, the bindings, their builds, tools/demo.sh, and the tests.
@@ -183,15 +192,16 @@ void print_settings(const std::vector<Setting> &settings) {
 }
 
 // Throws Exit with odc_init's errors, a line each.
-void check_accepted(const std::vector<Setting> &settings) {
-    std::string refusals;
-    for (const Setting &row : settings) {
+void check_accepted(const Settings &settings) {
+    std::vector<std::string> refusals;
+    for (const Setting &row : settings.table) {
         if (!row.refusal.empty()) {
-            refusals += (refusals.empty() ? "" : "\nodc: ") + row.refusal;
+            refusals.push_back(row.refusal);
         }
     }
+    refusals.insert(refusals.end(), settings.other_refusals.begin(), settings.other_refusals.end());
     if (!refusals.empty()) {
-        throw Exit{1, refusals};
+        throw Exit{1, fmt::format("{}", fmt::join(refusals, "\nodc: "))};
     }
 }
 
@@ -211,17 +221,17 @@ void add_info(CLI::App &app) {
     verb->callback([wanted] {
         hide_missing_sysfs();
         const std::vector<Transport> table = transports();
-        const std::vector<Setting> in_effect = settings();
-        const std::map<std::string, std::string> unread = unread_variables(in_effect);
+        const Settings in_effect = settings();
+        const std::map<std::string, std::string> unread = unread_variables(in_effect.table);
         for (const auto &[name, why] : unread) {
             fmt::print(stderr, "odc: {}\n", why);
         }
         if (wanted->json) {
-            print_json(table, in_effect, unread);
+            print_json(table, in_effect.table, unread);
         } else {
             print_transports(table);
             if (wanted->settings) {
-                print_settings(in_effect);
+                print_settings(in_effect.table);
             }
         }
         check_accepted(in_effect);

@@ -46,29 +46,28 @@ LIBRARIES = (
 )
 
 
-def missing_packages() -> list[tuple[str, str]]:
-    """What the build needs and this machine lacks: Debian's and Fedora's names."""
+def missing_packages() -> list[tuple[str, str, str]]:
+    """What the build needs and this machine lacks, and Debian's and Fedora's names of it."""
     missing = []
     if not shutil.which(shlex.split(os.environ.get("CXX") or "c++")[0]):
-        missing.append(("g++", "gcc-c++"))
+        missing.append(("g++", "g++", "gcc-c++"))
     pkg_config = shutil.which(os.environ.get("PKG_CONFIG") or "pkg-config")
     if pkg_config is None:
-        missing.append(("pkg-config", "pkgconf-pkg-config"))
+        missing.append(("pkg-config", "pkg-config", "pkgconf-pkg-config"))
     for name, debian, fedora in LIBRARIES:
         # Without pkg-config nothing can be asked; a package that is there is not installed again.
         if pkg_config is None or subprocess.run([pkg_config, "--exists", name]).returncode != 0:
-            missing.append((debian, fedora))
+            missing.append((name, debian, fedora))
     return missing
 
 
 def check_packages() -> None:
     missing = missing_packages()
     if missing:
-        debian, fedora = (" ".join(names) for names in zip(*missing, strict=True))
-        least = ", ".join(name for name, *_ in LIBRARIES if ">=" in name)
+        names, debian, fedora = zip(*missing, strict=True)
         sys.exit(
-            f"libodc is built from source and needs packages that are missing or too old here ({least}):\n"
-            f"  Debian, Ubuntu: apt-get install {debian}\n  Fedora: dnf install {fedora}"
+            f"libodc is built from source and needs what is missing or too old here: {', '.join(names)}\n"
+            f"  Debian, Ubuntu: apt-get install {' '.join(debian)}\n  Fedora: dnf install {' '.join(fedora)}"
         )
 
 

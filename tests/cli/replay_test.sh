@@ -313,6 +313,9 @@ test ! -e "$scratch/one"
 ln -s t.svg "$scratch/link"
 refuses 2 "are one file" --lengths "$lengths" --timeline "$scratch/t.svg" --trace "$scratch/link"
 refuses 2 "--timeline and --lengths are one file" --lengths "$lengths" --timeline "$lengths"
+cp "$lengths" "$scratch/lengths"
+ln "$scratch/lengths" "$scratch/hard"
+refuses 2 "--timeline and --lengths are one file" --lengths "$scratch/lengths" --timeline "$scratch/hard"
 refuses 2 "cannot share standard input or a pipe" --lengths <(cat "$lengths")
 # Once, not by each rank.
 ODC_TRANSPORTS=shmm "$odc" replay --seconds 1 --minibatches 1 2>"$scratch/err" && exit 1

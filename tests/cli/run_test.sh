@@ -127,6 +127,12 @@ for wrong in "${all_wrong[@]}"; do
     expect 1 env "$wrong" "$odc" run -n 2 -- "$odc" topo
     contains "$err" "$name=\"${wrong#*=}\" is wrong"
 done
+# Also where its error names no setting, or two.
+for wrong in ODC_DEVICE=gpu0 ODC_RANK=0 ODC_SIZE=2; do
+    expect 1 env "$wrong" ODC_LOG=none "$odc" info
+    contains "$err" 'odc: ODC_LOG="none" is wrong'
+    same "$(grep -c '^odc: ' "$work/err")" 2
+done
 expect 1 env ODC_TRANSPORTS=shn "$odc" info
 contains "$err" 'odc: ODC_TRANSPORTS="shn" is wrong'
 expect 1 env ODC_TIMEOUT_MS=0 "$odc" info --json

@@ -31,6 +31,10 @@ print(", ".join(f"{op} {rows[op]:.3g}" for op in sys.argv[2:]))
 PYTHON
 }
 
+rows() {
+    python3 "$source/tests/perf/table_rows.py" "$@"
+}
+
 # race OP TYPE RANKS BYTES TEXT BAR [MPI_OP...]
 race() {
     local peers=
@@ -38,56 +42,25 @@ race() {
         peers=$(mpi "$3" "$4" "${@:7}")
     fi
     "$odc" bench "$1" --type "$2" --ranks "$3" --bytes "$4" --json >"$scratch/json"
-    python3 - "$scratch/json" "$5, n = $3" "$6" "$peers" <<'PYTHON'
-import json, sys
-j = json.load(open(sys.argv[1]))
-if j["resolved"]:
-    ratio = f"{j['ratio']:.3f} ({j['ratio_low']:.3f}–{j['ratio_high']:.3f})"
-else:
-    ratio = "not resolved"
-    print(f"table.sh: {sys.argv[2]}: {j['verdict']}", file=sys.stderr)
-print(f"| {sys.argv[2]} | ≥ {sys.argv[3]} | {ratio} "
-      f"| {j['limit_self_ratio']:.3f} | {j['gbps']:.3g} | {j['limit_gbps']:.3g} | {sys.argv[4]} |")
-PYTHON
+    rows race "$scratch/json" "$5, n = $3" "$6" "$peers"
 }
 
 sync() {
     "$odc" bench sync --ranks 2 --json >"$scratch/json"
-    python3 - "$scratch/json" <<'PYTHON'
-import json, sys
-j = json.load(open(sys.argv[1]))
-print(f"| sync, n = 2, both ready | ≤ 20 µs | {j['usec']:.2f} µs ({j['usec_low']:.2f}–{j['usec_high']:.2f}) "
-      f"| | | {j['limit_usec']:.2f} µs | |")
-PYTHON
+    rows sync "$scratch/json"
 }
 
 claim() {
     "$odc" bench claim --ranks 2 --json >"$scratch/json"
     "$odc" bench claim --ranks 2 --transport fabric --json >"$scratch/between"
-    python3 - "$scratch/json" "$scratch/between" <<'PYTHON'
-import json, sys
-j, between = (json.load(open(name)) for name in sys.argv[1:])
-print(f"| claim, n = 2 | ≥ 2 million/s together | {1e-6 * j['claims_per_second']:.1f} ({1e-6 * j['claims_per_second_low']:.1f}"
-      f"–{1e-6 * j['claims_per_second_high']:.1f}) | | | {1e-6 * j['limit_per_second']:.1f} million/s | |")
-print(f"| claim between hosts, n = 2, loopback | ≤ 200 µs | {between['usec']:.1f} µs "
-      f"({between['usec_low']:.1f}–{between['usec_high']:.1f}) | | | | |")
-PYTHON
+    rows claim "$scratch/json" "$scratch/between"
 }
 
-# replay SECONDS: the share of its own ideal of each arm that has a bar.
+# replay SECONDS
 replay() {
     "$odc" replay --lengths "$source/tools/cli/stdlib-lengths.txt" --model 7b --ranks 8 --minibatch 8 \
         --seconds "$1" --json >"$scratch/json"
-    python3 - "$scratch/json" <<'PYTHON'
-import json, sys
-arms = json.load(open(sys.argv[1]))["arms"]
-share = lambda arm: arm["samples_per_second"] / arm["ideal_samples_per_second"]
-best = next(a for a in arms if a["schedule"] == "odc" and a["policy"] == "lb-mini")
-collective = [(f"collective + {a['policy']}", 0.95, a) for a in arms if a["schedule"] == "collective"]
-for words, bar, arm in [("ODC + LB-Mini", 0.97, best), *collective]:
-    print(f"| `odc replay`, 8 ranks × 8 samples, 7b, {words}: share of its own ideal samples/s | ≥ {bar} "
-          f"| {share(arm):.3f} | | | | |")
-PYTHON
+    rows replay "$scratch/json"
 }
 
 cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)

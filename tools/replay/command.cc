@@ -58,13 +58,17 @@ fs::path resolved(const std::string &path) {
     return error ? whole : found;
 }
 
+bool is_one_file(const std::string &first, const std::string &second) {
+    std::error_code not_both;
+    return resolved(first) == resolved(second) || fs::equivalent(first, second, not_both);
+}
+
 void check_pictures(const ReplaySettings &settings) {
     const std::array<std::pair<const char *, const std::string &>, 3> files{
         {{"--timeline", settings.timeline}, {"--trace", settings.trace}, {"--lengths", settings.lengths}}};
     for (size_t i = 0; i < files.size(); ++i) {
         for (size_t j = 0; j < i; ++j) {
-            if (!files[i].second.empty() && !files[j].second.empty() &&
-                resolved(files[i].second) == resolved(files[j].second)) {
+            if (!files[i].second.empty() && !files[j].second.empty() && is_one_file(files[i].second, files[j].second)) {
                 throw Exit{2, fmt::format("{} and {} are one file, {}; give each its own", files[j].first,
                                           files[i].first, files[i].second)};
             }

@@ -4,6 +4,7 @@
 import argparse
 import difflib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -30,11 +31,17 @@ def main() -> int:
     for word in filter(lambda one: one.startswith("--"), others):
         if near := difflib.get_close_matches(word.partition("=")[0], ("--lengths", "--picture", "--seconds"), 1, 0.8):
             demo.error(f"there is no option {word}; did you mean {near[0]}?")
+        if word.partition("=")[0] == "--timeline":
+            demo.error("the picture is that of --timeline; give its file by --picture")
     if options.verb is None:
         if others:
             parser.error(f"unknown: {' '.join(others)}")
         parser.print_help()
         return 0
+    if not options.picture:
+        demo.error("--picture is empty; give it a file")
+    if options.lengths is not None and _is_one_file(options.picture, options.lengths):
+        demo.error(f"--picture and --lengths are one file, {options.lengths}; give each its own")
     command = odc_command()
     if command is None:
         print("odc: the odc command was not found (Debian, RPM: odc-tools; it is a part of the wheel)", file=sys.stderr)
@@ -42,14 +49,31 @@ def main() -> int:
     own = ["--seconds", options.seconds, "--timeline", options.picture]
     if options.lengths is not None:
         own += ["--lengths", options.lengths]
-    ended = subprocess.run([command, "replay", *own, *others])
-    if ended.returncode == 0:
+    status = _ended([command, "replay", *own, *others])
+    if status == 0:
         told = sys.stderr if "--json" in others else sys.stdout
         try:
             print(f"picture: {Path(options.picture).resolve()}", file=told, flush=True)
         except BrokenPipeError:  # as odc replay: whoever reads has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), told.fileno())
-    return ended.returncode if ended.returncode >= 0 else 128 - ended.returncode
+    return status if status >= 0 else 128 - status
+
+
+def _is_one_file(first: str, second: str) -> bool:
+    try:
+        return os.path.samefile(first, second)
+    except OSError:
+        return False
+
+
+def _ended(command: list[str]) -> int:
+    """The status of a command, which shares the open files of this process and is interrupted with it."""
+    with subprocess.Popen(command, close_fds=False) as running:
+        while True:
+            try:
+                return running.wait()
+            except KeyboardInterrupt:  # a terminal sends the command one, too
+                running.send_signal(signal.SIGINT)
 
 
 if __name__ == "__main__":

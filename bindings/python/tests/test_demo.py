@@ -4,8 +4,11 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from xml.dom import minidom
 
@@ -43,6 +46,40 @@ def test_wrong_lengths_are_told_with_their_line(tmp_path: Path) -> None:
 def test_a_misspelt_option_of_its_own_is_not_taken_for_one_of_replay(tmp_path: Path) -> None:
     ended = demo(tmp_path, "demo", "--pictur", "mine.svg", "--ranks", "2")
     assert ended.returncode == 2 and "demo: error: there is no option --pictur; did you mean --picture?" in ended.stderr
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_the_picture_does_not_overwrite_the_lengths(tmp_path: Path, link: Callable[[Path, Path], None]) -> None:
+    lengths = tmp_path / "lengths.txt"
+    lengths.write_text("10\n20\n")
+    link(lengths, tmp_path / "picture.svg")
+    ended = demo(tmp_path, "demo", "--lengths", "lengths.txt", "--picture", "picture.svg")
+    assert ended.returncode == 2 and "--picture and --lengths are one file, lengths.txt" in ended.stderr
+    assert lengths.read_text() == "10\n20\n"
+
+
+def test_a_picture_needs_a_name_and_is_given_by_one_option(tmp_path: Path) -> None:
+    ended = demo(tmp_path, "demo", "--picture", "")
+    assert ended.returncode == 2 and "--picture is empty; give it a file" in ended.stderr
+    ended = demo(tmp_path, "demo", "--timeline=x.svg")
+    assert ended.returncode == 2 and "give its file by --picture" in ended.stderr
+
+
+def test_an_interruption_ends_it_without_a_traceback(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "libodc", "demo", "--ranks", "2", "--seconds", "1000"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    ) as running:
+        parent = running.pid
+        for _ in range(2):  # until odc replay has started ranks
+            children = Path(f"/proc/{parent}/task/{parent}/children")
+            while not (started := children.read_text().split()):
+                assert running.poll() is None
+                time.sleep(0.01)
+            parent = int(started[0])
+        running.send_signal(signal.SIGINT)
+        _, told = running.communicate(timeout=100)
+    assert running.returncode == 128 + signal.SIGINT and "Traceback" not in told, told
 
 
 def test_json_is_alone_on_standard_output(tmp_path: Path) -> None:
