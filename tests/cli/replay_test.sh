@@ -320,6 +320,10 @@ refuses 2 "cannot share standard input or a pipe" --lengths <(cat "$lengths")
 # Once, not by each rank.
 ODC_TRANSPORTS=shmm "$odc" replay --seconds 1 --minibatches 1 2>"$scratch/err" && exit 1
 test "$(grep -c 'ODC_TRANSPORTS="shmm" is wrong' "$scratch/err")" = 1
+# Also one that only ranks can find, once they meet.
+ODC_TRANSPORTS=cuda "$odc" replay --ranks 3 --seconds 1 --minibatches 1 2>"$scratch/err" && exit 1
+test "$(grep -c 'no transport connects rank 0' "$scratch/err")" = 1
+test "$(wc -l <"$scratch/err")" = 2
 # A failing run keeps the previous run's pictures.
 echo old >"$scratch/old.svg"
 refuses 1 "cannot be written" --lengths "$lengths" --ranks 2 --seconds 0.5 --timeline "$scratch/old.svg" \

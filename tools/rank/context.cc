@@ -90,7 +90,13 @@ Context join(const char *group, int ranks, const char *device) {
     odc_config config = config_of(group);
     config.device = device;
     odc_context *joined = nullptr;
-    check(odc_init(&config, &joined));
+    const odc_status status = odc_init(&config, &joined);
+    // What a setting forbids all ranks find: rank 0 tells of it.
+    const char *const rank = std::getenv("ODC_RANK");
+    if ((status == ODC_ERROR_ARGUMENT || status == ODC_ERROR_UNSUPPORTED) && rank != nullptr && std::atoi(rank) > 0) {
+        throw Exit{1, ""};
+    }
+    check(status);
     Context context(joined);
     if (ranks != 0 && odc_size(joined) != ranks) {
         throw Exit{2, fmt::format("--ranks {} was asked for inside a job of {} ranks; leave it out there", ranks,
