@@ -93,8 +93,10 @@ TRAINED: dict[str, list[str]] = {
     "to plain FSDP2, or with unequal counts to one process, but for rounding": [
         "test_fsdp2_torchtitan.py::test_the_trainer"
     ],
-    "verl 0.9's FSDP engine, subclassed as MIGRATING.md says: an actor's update with dynamic batches, also of LoRA": [
-        "test_fsdp2_verl.py::test_the_actor_update"
+    "verl 0.9's FSDP engine, subclassed as MIGRATING.md says: an actor's update with dynamic batches, also of LoRA, and "
+    "by verl's training worker": [
+        "test_fsdp2_verl.py::test_the_actor_update",
+        "test_fsdp2_verl.py::test_the_update_by_verls_worker",
     ],
 }
 REFUSED: dict[str, list[str]] = {
@@ -112,7 +114,7 @@ NOT_YET_RUN = [
     "parameters on a GPU: seven tests of `test_fsdp2_cuda.py` for which [one GPU](gpu.md) left no time",
     'parameters in slices and gradients as views (`attach(parameters="slice", gradients="view")`) on a GPU',
     "torchtitan's other models and parallelisms, its checkpoints and validation",
-    "verl's workers, rollouts, critic, reference, checkpoints and packed sequences",
+    "verl's workers under Ray, rollouts, critic, reference, checkpoints and packed sequences",
     "torch 2.10, 2.12, 2.14 (2.11 ran [on one GPU](gpu.md); by hand 2.15.0, and 2.9.1, equal to its own plain FSDP2)",
 ]
 
