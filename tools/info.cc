@@ -10,6 +10,7 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <odc/odc.h>
 #include <unistd.h>
 #include <CLI/CLI.hpp>
@@ -22,6 +23,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -87,7 +89,7 @@ std::vector<Setting> read_settings() {
 
 struct Settings {
     std::vector<Setting> table;
-    std::vector<std::string> other_refusals;  // odc_init's errors that name no setting
+    std::set<std::string> other_refusals;  // odc_init's errors that name no setting
 };
 
 // odc_init reports one mistake at a time: the refused setting is removed from the environment until nothing is refused, and
@@ -110,8 +112,8 @@ Settings settings() {
             refused[row->name] = value;
             unsetenv(row->name.c_str());
         }
-        if (!error.empty() && std::count(all.other_refusals.begin(), all.other_refusals.end(), error) == 0) {
-            all.other_refusals.push_back(error);
+        if (!error.empty()) {
+            all.other_refusals.insert(error);
         }
     }
     for (const auto &[name, value] : refused) {
@@ -146,7 +148,7 @@ std::map<std::string, std::string> unread_variables(const std::vector<Setting> &
     return unread;
 }
 
-void print_json(const std::vector<Transport> &transports, const std::vector<Setting> &settings,
+void print_json(const std::vector<Transport> &transports, const Settings &settings,
                 const std::map<std::string, std::string> &unread) {
     Json json = {{"build", odc_build()}};
     json["version"] = version_text();
@@ -158,7 +160,7 @@ void print_json(const std::vector<Transport> &transports, const std::vector<Sett
             entry["why_not"] = row.why_not;
         }
     }
-    for (const Setting &row : settings) {
+    for (const Setting &row : settings.table) {
         Json &entry = json["settings"].emplace_back();
         entry = {{"name", row.name},
                  {"value", row.value},
@@ -168,6 +170,7 @@ void print_json(const std::vector<Transport> &transports, const std::vector<Sett
             entry["refused"] = row.refusal;
         }
     }
+    json["other_refusals"] = settings.other_refusals;
     json["unread_variables"] = Json::array();
     for (const auto &[name, why] : unread) {
         json["unread_variables"].push_back(name);
@@ -227,7 +230,7 @@ void add_info(CLI::App &app) {
             fmt::print(stderr, "odc: {}\n", why);
         }
         if (wanted->json) {
-            print_json(table, in_effect.table, unread);
+            print_json(table, in_effect, unread);
         } else {
             print_transports(table);
             if (wanted->settings) {

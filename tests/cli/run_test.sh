@@ -137,6 +137,8 @@ expect 1 env ODC_TRANSPORTS=shn "$odc" info
 contains "$err" 'odc: ODC_TRANSPORTS="shn" is wrong'
 expect 1 env ODC_TIMEOUT_MS=0 "$odc" info --json
 contains "$out" '"refused": "ODC_TIMEOUT_MS=\"0\" is wrong'
+expect 1 env ODC_DEVICE=gpu0 "$odc" info --json
+contains "$(tr -d ' \n' <<<"$out")" '"other_refusals":["odc_init:thedeviceis'
 expect 0 "$odc" info --json
 if command -v python3 >/dev/null; then
     printf '%s' "$out" | python3 -c '

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds everything that packaging/README.md names, from the working tree, and tries it: the source release, Debian's packages
-# (twice: the same bytes) and a fresh Debian with nothing else, RPMs, Python's source distribution and wheels. A part that lacks
+# (twice: the same bytes, of objects that name neither folder nor time) and a fresh Debian with nothing else, RPMs, Python's source distribution and wheels. A part that lacks
 # a tool is skipped with the reason.
 #
 # usage: tests/packaging/packages.sh [release PART...]
@@ -83,8 +83,9 @@ part_deb() {
     for built in "$work"/first/*.deb; do
         dpkg-deb --extract "$built" "$work/unpacked"
     done
-    find "$work/unpacked/usr/lib/debug" -name '*.debug' -exec objcopy --decompress-debug-sections {} \;
-    ! grep -rlF "$work" "$work/unpacked" || fail "the packages name the folder in which they were built"
+    find "$work/unpacked/usr/lib/debug" -name '*.debug' -exec objcopy --decompress-debug-sections {} \; -print >"$work/debug"
+    [ -s "$work/debug" ] || fail "the packages have no debug information"
+    ! grep -rlE '/(first|second-folder)/libodc-' "$work/unpacked" || fail "the packages name the folder of their build"
     words=$(cd "$work/first" && lintian --allow-root --fail-on none ./*.changes 2>&1)
     [ -z "$words" ] || fail "lintian: $words"
     rm -rf "$work/second-folder" "$work/unpacked"

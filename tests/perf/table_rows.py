@@ -48,6 +48,8 @@ def claim(file, between):
 def replay(file):
     """The share of its own ideal of each arm that has a bar."""
     measured = read(file)
+    why_not = measured["speedup"]["why_not_resolved"] or ""
+    busy = why_not if why_not.startswith("other programs") else None  # other reasons are those of speedups
     for arm in sorted(measured["arms"], key=lambda one: one["schedule"] == "collective"):
         if arm["schedule"] == "collective":
             words, bar = f"collective + {arm['policy']}", 0.95
@@ -56,7 +58,7 @@ def replay(file):
         else:
             continue
         what = f"`odc replay`, 8 ranks × 8 samples, 7b, {words}: share of its own ideal samples/s"
-        row(measured["speedup"]["why_not_resolved"], what, f"≥ {bar}", f"{arm['share_of_ideal']:.3f}")
+        row(busy, what, f"≥ {bar}", f"{arm['share_of_ideal']:.3f}")
 
 
 def read(file):

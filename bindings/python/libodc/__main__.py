@@ -67,13 +67,11 @@ def _is_one_file(first: str, second: str) -> bool:
 
 
 def _ended(command: list[str]) -> int:
-    """The status of a command, which shares the open files of this process and is interrupted with it."""
+    """The status of a command, which shares the open files of this process and gets its signals."""
     with subprocess.Popen(command, close_fds=False) as running:
-        while True:
-            try:
-                return running.wait()
-            except KeyboardInterrupt:  # a terminal sends the command one, too
-                running.send_signal(signal.SIGINT)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda number, _: running.send_signal(number))
+        return running.wait()
 
 
 if __name__ == "__main__":

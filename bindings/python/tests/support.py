@@ -93,8 +93,8 @@ TRAINED: dict[str, list[str]] = {
     "to plain FSDP2, or with unequal counts to one process, but for rounding": [
         "test_fsdp2_torchtitan.py::test_the_trainer"
     ],
-    "verl 0.9's FSDP engine, subclassed as MIGRATING.md says: an actor's update with dynamic batches, also of LoRA, and "
-    "by verl's training worker": [
+    "verl 0.9's FSDP engine, subclassed as MIGRATING.md says: an actor's update with dynamic batches, also of LoRA, "
+    "and by verl's training worker": [
         "test_fsdp2_verl.py::test_the_actor_update",
         "test_fsdp2_verl.py::test_the_update_by_verls_worker",
     ],

@@ -58,6 +58,16 @@ def test_the_picture_does_not_overwrite_the_lengths(tmp_path: Path, link: Callab
     assert lengths.read_text() == "10\n20\n"
 
 
+def test_the_lengths_may_be_an_open_file(tmp_path: Path) -> None:
+    (tmp_path / "lengths.txt").write_text("10\n20\n")
+    with (tmp_path / "lengths.txt").open() as file:
+        command = [sys.executable, "-m", "libodc", "demo", "--lengths", f"/dev/fd/{file.fileno()}", "--ranks", "1"]
+        command += ["--minibatches", "1", "--seconds", "1"]
+        fds = [file.fileno()]
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, pass_fds=fds)
+    assert ended.returncode == 0 and "2 lengths" in ended.stdout, ended.stderr
+
+
 def test_a_picture_needs_a_name_and_is_given_by_one_option(tmp_path: Path) -> None:
     ended = demo(tmp_path, "demo", "--picture", "")
     assert ended.returncode == 2 and "--picture is empty; give it a file" in ended.stderr
@@ -65,8 +75,9 @@ def test_a_picture_needs_a_name_and_is_given_by_one_option(tmp_path: Path) -> No
     assert ended.returncode == 2 and "give its file by --picture" in ended.stderr
 
 
-def test_an_interruption_ends_it_without_a_traceback(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "libodc", "demo", "--ranks", "2", "--seconds", "1000"]
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_without_a_traceback(tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "libodc", "demo", "--ranks", "2", "--seconds", "100"]
     with subprocess.Popen(
         command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
     ) as running:
@@ -77,9 +88,9 @@ def test_an_interruption_ends_it_without_a_traceback(tmp_path: Path) -> None:
                 assert running.poll() is None
                 time.sleep(0.01)
             parent = int(started[0])
-        running.send_signal(signal.SIGINT)
+        running.send_signal(number)
         _, told = running.communicate(timeout=100)
-    assert running.returncode == 128 + signal.SIGINT and "Traceback" not in told, told
+    assert running.returncode == 128 + number and "Traceback" not in told, told
 
 
 def test_json_is_alone_on_standard_output(tmp_path: Path) -> None:

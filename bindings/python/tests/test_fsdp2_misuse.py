@@ -318,13 +318,24 @@ def edits(rank: int, size: int) -> None:
             before = model(inputs)
             job.publish()  # an evaluation edits nothing
             model(inputs)
-            for parameter in model[2].parameters():  # the root's
-                parameter.mul_(2)
-            with raises(libodc.PhaseError, "was edited while it was gathered", "job.editing()"):
-                job.publish()
+            for part in (model[2].weight, model[2].weight[0], model[2].bias[2:]):  # the last two on one rank each
+                part.mul_(2)
+                with raises(libodc.PhaseError, "was edited while it was gathered", "job.editing()"):
+                    job.publish()
+                model(inputs)
             with job.editing():
                 assert all(isinstance(parameter, DTensor) for parameter in model.parameters())
             torch.testing.assert_close(model(inputs), before)  # the copies are dropped
+    for where in ("copy", "slice"):
+        model = sharded(size)
+        kept = list(model.parameters())
+        with fsdp2.attach(model, timeout=60, parameters=where) as job, torch.no_grad():
+            model(torch.ones(2, 4))
+            dist.barrier()  # no rank runs a forward
+            for parameter in kept:  # the shards, while FSDP2 has their copies
+                parameter.mul_(2)
+            job.publish()
+            torch.testing.assert_close(model[2].bias.full_tensor(), 2 * plain()[2].bias)
     with training(size) as (job, model, optimizer):
         for parameter in model.parameters():  # unnoticed by version counters
             parameter.data.to_local().mul_(2)

@@ -36,7 +36,6 @@ import libodc
 trl = pytest.importorskip("trl", reason="trl is not installed")
 peft = pytest.importorskip("peft", reason="peft is not installed")
 Dataset = pytest.importorskip("datasets").Dataset
-gmpo = pytest.importorskip("trl.experimental.gmpo", reason="this trl has no GMPO")
 
 Options = dict[str, Any]
 Tensor = torch.Tensor
@@ -199,7 +198,9 @@ def grpo_with_a_gathered_weight(options: Options) -> tuple[type, Options]:
 
 def grpo_of_means(options: Options) -> tuple[type, Options]:
     """TRL's, and one of its `_compute_loss` only."""
-    return gmpo.GMPOTrainer, prompts(gmpo.GMPOConfig, options)
+    from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
+
+    return GMPOTrainer, prompts(GMPOConfig, options)
 
 
 MOVING = {"sync_ref_model": True, "ref_model_sync_steps": 1}

@@ -21,7 +21,7 @@ from libodc.tracing.recorder import Event, RankTrace
 from libodc.tracing.timeline import Panel, draw_schedules, union, without
 
 matplotlib.use("Agg")
-from matplotlib import pyplot as pyplot  # for others, too: with the backend above
+from matplotlib import pyplot as pyplot  # re-exported, so that others get it with this backend
 
 _ARM_COLOURS = {
     FSDP: "#7f8c8d",

@@ -34,7 +34,7 @@ class ExtensionGroup(Group):
         return None
 
     def edited_copy(self) -> str | None:
-        """What it was gathered as is FSDP2's knowledge."""
+        """Only FSDP2 knows with what an edit would have to be compared."""
         return None
 
     def changed(self) -> str | None:

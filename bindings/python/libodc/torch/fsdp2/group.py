@@ -20,7 +20,7 @@ from ...shard import Shard, ShardDescription
 from .backward import Backwards
 from .gradient_views import Gradients, GradientViews
 from .homes import TYPES, Homes, Parameters
-from .layout import Entry, Layout
+from .layout import Entry, Layout, gathered_parts
 from .overlap import GatherWork, Overlap
 from .participation import Participation
 from .streams import Streams
@@ -228,12 +228,14 @@ class Group:
         if self.layout.process_group is None or self.fsdp.is_sharded:
             return None
         rank = dist.get_rank(self.layout.process_group)
-        for entry, part in zip(self.layout.entries, self.parts, strict=True):
-            mine = entry.gathered_part(rank, self.ranks)
-            if self.layout.dtype is torch.uint8:
-                mine = mine.reshape(-1).view(torch.uint8)
-            if not _same(mine.to(part.device), part):
-                return f'parameter "{entry.name}"'
+        in_slice = self.homes.edited() is not None  # then it no longer holds what was gathered
+        for entry in self.layout.entries:
+            if in_slice and self.homes.hold(entry):
+                continue
+            for mine in gathered_parts(entry, self.ranks, self.layout.dtype)[rank : rank + 1]:
+                was = self._published[entry.offset : entry.offset + mine.numel()]
+                if not _same(mine.to(was.device), was):
+                    return f'parameter "{entry.name}"'
         return None
 
     # ---- called by the hooks ----

@@ -229,9 +229,17 @@ class Job:
         no rank ran a forward meanwhile; if one may, edit within editing()."""
         self._check_open("publish()")
         self._check_no_gradients("publish() would lose them")
-        self._check_no_edited_copies()
-        self._end_minibatch("publish()")
+        self._check_not_editing("publish()")
+        self._check_sharded("publish()")
+        edited = self._edited_copy()
+        anywhere = self._end_minibatch("publish()", vetoes=edited is not None).vetoes > 0
         self._publish()
+        if anywhere:
+            raise PhaseError(
+                f"publish(): {edited or 'a parameter, on another rank,'} was edited while it was gathered, and only "
+                "its shards are kept: edit within job.editing(), or call reshard() of its module before the edit "
+                "(FSDP2 leaves the root's gathered after a forward)"
+            )
 
     @contextmanager
     def editing(self) -> Iterator[None]:
@@ -492,24 +500,19 @@ class Job:
         for group in self._groups:
             group.drop_pending()
 
-    def _check_no_edited_copies(self) -> None:
-        """FSDP2 leaves the root gathered after a forward, and publishing drops what it gathered."""
-        edited = [what for group in self._groups if (what := group.edited_copy()) is not None]
-        if edited:
-            raise PhaseError(
-                f"publish(): {edited[0]} was edited while it was gathered, and only its shards are kept: edit within "
-                "job.editing(), or call reshard() of its module before the edit (FSDP2 leaves the root's gathered "
-                "after a forward)"
-            )
+    def _edited_copy(self) -> str | None:
+        """Words for a parameter that was edited in this rank's part of what FSDP2 gathered, which is to be dropped."""
+        with torch.no_grad():
+            return next((what for group in self._groups if (what := group.edited_copy()) is not None), None)
 
-    def _end_minibatch(self, call: str) -> None:
+    def _end_minibatch(self, call: str, *, vetoes: bool = False) -> JobSummary:
         """Collective, in any phase of each rank: one may have stepped while another has skipped the step."""
         self._check_not_editing(call)
         self._check_sharded(call)
         reset(self._fsdp_groups)
         if self._phase is Phase.SYNCED:
             self._publish()
-        self._sync(call, 0.0, Given())
+        return self._sync(call, 0.0, Given(), vetoes=vetoes).summary
 
     def _fill(self, took_part: list[bool], divisor: float | None) -> None:
         with torch.no_grad():

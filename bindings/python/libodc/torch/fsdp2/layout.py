@@ -46,13 +46,6 @@ class Entry:
         local: torch.Tensor = local_tensor(self.parameter)
         return local
 
-    def gathered_part(self, rank: int, ranks: int) -> torch.Tensor:
-        """A rank's part of the gathered parameter, which is divided as by torch.chunk."""
-        whole: torch.Tensor = local_tensor(self.unsharded)
-        length = whole.shape[self.dim]
-        begin, end = (min(index * -(-length // ranks), length) for index in (rank, rank + 1))
-        return whole.narrow(self.dim, begin, end - begin)
-
 
 @dataclass(frozen=True)
 class Layout:
@@ -138,8 +131,8 @@ def _is_noise(seen: torch.Tensor, origin: int) -> list[torch.Tensor]:
     return [(rest == noise[: rest.numel()]).all(), *((some == noise).all() for some in rows.split(_ROWS))]
 
 
-def _parts(entry: Entry, ranks: int, dtype: torch.dtype) -> list[torch.Tensor]:
-    """The codes in each rank's part of the unsharded parameter."""
+def gathered_parts(entry: Entry, ranks: int, dtype: torch.dtype) -> list[torch.Tensor]:
+    """Each rank's part of the unsharded parameter, flat; none of ranks that have no part."""
     seen = entry.attribute.get().detach()
     if isinstance(seen, DTensor):  # also divided by tensor parallelism
         seen = seen.to_local()
@@ -194,7 +187,7 @@ def _find_places(
 
     def read_digit(k: int) -> None:
         for i, entry in enumerate(entries):
-            first = _parts(entry, ranks, dtype)[0]
+            first = gathered_parts(entry, ranks, dtype)[0]
             positions[i] += int(first[0].item()) * base**k if first.numel() > 0 else 0
 
     k = 0
@@ -255,7 +248,7 @@ def _verify(group: FsdpGroup, entries: list[Entry], numel: int, ranks: int, dtyp
     for entry in entries:
         parts = [
             torch.stack(_is_noise(part, rank * numel + entry.offset)).all()
-            for rank, part in enumerate(_parts(entry, ranks, dtype))
+            for rank, part in enumerate(gathered_parts(entry, ranks, dtype))
         ]
         correct = torch.stack(parts).tolist()  # waits for the device
         if not all(correct):
