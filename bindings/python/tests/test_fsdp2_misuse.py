@@ -323,6 +323,10 @@ def edits(rank: int, size: int) -> None:
                 with raises(libodc.PhaseError, "was edited while it was gathered", "job.editing()"):
                     job.publish()
                 model(inputs)
+            model[2].weight.mul_(2)
+            with raises(libodc.PhaseError, "was edited while it was gathered"), job.editing():
+                pass
+            model(inputs)
             with job.editing():
                 assert all(isinstance(parameter, DTensor) for parameter in model.parameters())
             torch.testing.assert_close(model(inputs), before)  # the copies are dropped

@@ -229,17 +229,8 @@ class Job:
         no rank ran a forward meanwhile; if one may, edit within editing()."""
         self._check_open("publish()")
         self._check_no_gradients("publish() would lose them")
-        self._check_not_editing("publish()")
-        self._check_sharded("publish()")
-        edited = self._edited_copy()
-        anywhere = self._end_minibatch("publish()", vetoes=edited is not None).vetoes > 0
+        self._end_before_edits("publish()")
         self._publish()
-        if anywhere:
-            raise PhaseError(
-                f"publish(): {edited or 'a parameter, on another rank,'} was edited while it was gathered, and only "
-                "its shards are kept: edit within job.editing(), or call reshard() of its module before the edit "
-                "(FSDP2 leaves the root's gathered after a forward)"
-            )
 
     @contextmanager
     def editing(self) -> Iterator[None]:
@@ -248,7 +239,7 @@ class Job:
         raises, nothing is published before the next forward, sync or close()."""
         self._check_open("editing()")
         self._check_no_gradients("editing() would lose them")
-        self._end_minibatch("publish() by editing()")
+        self._end_before_edits("publish() by editing()")
         self._editing = True
         try:
             yield
@@ -500,10 +491,19 @@ class Job:
         for group in self._groups:
             group.drop_pending()
 
-    def _edited_copy(self) -> str | None:
-        """Words for a parameter that was edited in this rank's part of what FSDP2 gathered, which is to be dropped."""
+    def _end_before_edits(self, call: str) -> None:
+        """As _end_minibatch(). If a rank has edited its part of what FSDP2 had gathered, and drops, all raise."""
+        self._check_not_editing(call)
+        self._check_sharded(call)
         with torch.no_grad():
-            return next((what for group in self._groups if (what := group.edited_copy()) is not None), None)
+            edited = next((what for group in self._groups if (what := group.edited_copy()) is not None), None)
+        if self._end_minibatch(call, vetoes=edited is not None).vetoes > 0:
+            self._publish()
+            raise PhaseError(
+                f"{call}: {edited or 'a parameter, on another rank,'} was edited while it was gathered, and only its "
+                "shards are kept: edit the model's parameters within job.editing(), or call reshard() of its module "
+                "before the edit (FSDP2 leaves the root's gathered after a forward)"
+            )
 
     def _end_minibatch(self, call: str, *, vetoes: bool = False) -> JobSummary:
         """Collective, in any phase of each rank: one may have stepped while another has skipped the step."""
