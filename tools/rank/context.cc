@@ -86,12 +86,18 @@ void check(odc_status status) {
     }
 }
 
+Context join(const char *group) {
+    const odc_config config = config_of(group);
+    odc_context *joined = nullptr;
+    check(odc_init(&config, &joined));
+    return Context(joined);
+}
+
 Context join(const char *group, int ranks, const char *device) {
     odc_config config = config_of(group);
     config.device = device;
     odc_context *joined = nullptr;
     const odc_status status = odc_init(&config, &joined);
-    // What a setting forbids all ranks find: rank 0 tells of it.
     const char *const rank = std::getenv("ODC_RANK");
     if ((status == ODC_ERROR_ARGUMENT || status == ODC_ERROR_UNSUPPORTED) && rank != nullptr && std::atoi(rank) > 0) {
         throw Exit{1, ""};

@@ -23,8 +23,10 @@ void check_environment(int32_t size);
 // Throws Exit with the library's error; without one for an abort, which the aborting rank reports.
 void check(odc_status status);
 
-// Joins the job that the environment names. Throws Exit if it does not have --ranks ranks (0: any number). `device` is this
-// rank's GPU; NULL: that of ODC_DEVICE, or none.
+// Joins the job that the environment names.
+Context join(const char *group);
+// As a rank of a replay or a race: rank 0 alone tells what a setting forbids all. Throws Exit if the job does not have --ranks
+// ranks (0: any number). `device` is this rank's GPU; NULL: that of ODC_DEVICE, or none.
 Context join(const char *group, int ranks, const char *device = nullptr);
 // A job of this rank alone.
 Context join_alone(const char *group, const char *device);

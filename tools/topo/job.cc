@@ -199,7 +199,7 @@ void check_pair(const std::vector<int> &pair, int size) {
 }  // namespace
 
 void show_job(const JobTopo &wanted) {
-    const Context context = join("topo", 0);
+    const Context context = join("topo");
     check_pair(wanted.pair, odc_size(context.get()));
     std::vector<Json> rows = gather_rows(context.get());
     tell_apart(rows);
