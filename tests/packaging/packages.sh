@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds everything that packaging/README.md names, from the working tree, and tries it: the source release, Debian's packages
-# (twice: the same bytes, of objects that name neither folder nor time) and a fresh Debian with nothing else, RPMs, Python's source distribution and wheels. A part that lacks
-# a tool is skipped with the reason.
+# (twice: the same bytes, of objects that name neither folder nor time) and a fresh Debian with nothing else, RPMs, Python's source
+# distribution and wheels. A part that lacks a tool is skipped with the reason.
 #
 # usage: tests/packaging/packages.sh [release PART...]
 #   PART   deb, rpm, root or python; all need the source release
