@@ -53,8 +53,8 @@ std::string Job::of_shard(int rank, uint64_t record) const {
     if (record == 0) {
         return "";
     }
-    return formatted(" of shard \"{}\"",
-                     reinterpret_cast<const ShardRecord *>(peer(rank).arena->record(record))->name());
+    return formatted(" of shard \"{}\"", text_name(*reinterpret_cast<ShardRecord *>(peer(rank).arena->record(record)),
+                                                   static_cast<uint32_t>(size())));
 }
 
 std::string Job::what(int rank) const {

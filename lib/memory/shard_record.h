@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace odc {
@@ -64,6 +65,33 @@ struct ShardRecord {
     std::string_view name() const { return {reinterpret_cast<const char *>(ranks() + rank_count), name_bytes}; }
 };
 
+// Byte by byte: another rank's error text may be reading the name of the record's previous shard (text_name).
+inline void write_bytes(void *to, const void *from, size_t count) {
+    auto *const bytes = static_cast<unsigned char *>(to);
+    for (size_t i = 0; i < count; ++i) {
+        std::atomic_ref(bytes[i]).store(static_cast<const unsigned char *>(from)[i], std::memory_order_relaxed);
+    }
+}
+
+// The name for an error text, also while the owner uses the record again: then of either shard, of both, or empty. `most`: the
+// longest list of ranks.
+inline std::string text_name(ShardRecord &record, uint32_t most) {
+    constexpr uint32_t kMostShown = 255;
+    const auto read = [](auto &value) { return std::atomic_ref(value).load(std::memory_order_relaxed); };
+    const uint32_t slices = read(record.slice_count);
+    const uint32_t ranks = read(record.rank_count);
+    const uint32_t bytes = read(record.name_bytes);
+    if (slices > most || ranks > most || bytes > kMostShown) {
+        return "";
+    }
+    auto *const name = reinterpret_cast<char *>(&record + 1) + slices * sizeof(uint64_t) + ranks * sizeof(int32_t);
+    std::string text;
+    for (uint32_t i = 0; i < bytes; ++i) {
+        text += read(name[i]);
+    }
+    return text;
+}
+
 // `what`, here and below: the Description of a shard, or a RegisteredMessage with one.
 template <class What>
 uint64_t shard_record_bytes(const What &what) {
@@ -94,12 +122,15 @@ void write_shard_record(ShardRecord &record, const What &what, uint64_t offset, 
     record.partial_sums = 0;
     record.partial_sum_count = 0;
     record.record = offset;
-    record.name_bytes = static_cast<uint32_t>(what.name.size());
-    record.rank_count = static_cast<uint32_t>(what.ranks.size());
-    record.slice_count = static_cast<uint32_t>(what.slices.size());
-    std::copy(what.slices.begin(), what.slices.end(), const_cast<uint64_t *>(record.slices()));
-    std::copy(what.ranks.begin(), what.ranks.end(), const_cast<int32_t *>(record.ranks()));
-    std::copy(what.name.begin(), what.name.end(), const_cast<char *>(record.name().data()));
+    const auto write = [](uint32_t &value, size_t count) {
+        std::atomic_ref(value).store(static_cast<uint32_t>(count), std::memory_order_relaxed);
+    };
+    write(record.name_bytes, what.name.size());
+    write(record.rank_count, what.ranks.size());
+    write(record.slice_count, what.slices.size());
+    write_bytes(const_cast<uint64_t *>(record.slices()), what.slices.data(), what.slices.size() * sizeof(uint64_t));
+    write_bytes(const_cast<int32_t *>(record.ranks()), what.ranks.data(), what.ranks.size() * sizeof(int32_t));
+    write_bytes(const_cast<char *>(record.name().data()), what.name.data(), what.name.size());
 }
 
 }  // namespace odc
