@@ -15,7 +15,7 @@ cd "$(dirname "$0")/../.." || exit 1
 . tests/harness/shell_checks.sh
 # shellcheck source=tests/packaging/debian_root.sh
 . tests/packaging/debian_root.sh
-seconds=1800
+seconds=3600 # at idle priority behind the tests of the full tier
 repository=$PWD
 tarball=
 # shellcheck source=tests/harness/compiler_cache.sh
