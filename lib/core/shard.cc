@@ -16,7 +16,6 @@ namespace odc {
 namespace {
 
 constexpr uint64_t kLine = 64;
-constexpr size_t kMostNameBytes = 255;
 // A slice takes at most 17 bytes an element, with its stripes, and less than a MiB for alignment: below 2^63 bytes, so no
 // sum of its parts overflows.
 constexpr uint64_t kMostElements = uint64_t{1} << 58;

@@ -5,7 +5,6 @@
 
 #include "memory/free_ranges.h"
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <string>
@@ -23,6 +22,8 @@ struct Stripe {
     uint64_t generation;
 };
 constexpr uint64_t kStripeBytes = uint64_t{64} << 10;
+
+constexpr uint32_t kMostNameBytes = 255;
 
 struct ShardRecord {
     std::atomic<uint64_t> next;       // offset of the next record; 0: none yet
@@ -76,12 +77,11 @@ inline void write_bytes(void *to, const void *from, size_t count) {
 // The name for an error text, also while the owner uses the record again: then of either shard, of both, or empty. `most`: the
 // longest list of ranks.
 inline std::string text_name(ShardRecord &record, uint32_t most) {
-    constexpr uint32_t kMostShown = 255;
     const auto read = [](auto &value) { return std::atomic_ref(value).load(std::memory_order_relaxed); };
     const uint32_t slices = read(record.slice_count);
     const uint32_t ranks = read(record.rank_count);
     const uint32_t bytes = read(record.name_bytes);
-    if (slices > most || ranks > most || bytes > kMostShown) {
+    if (slices > most || ranks > most || bytes > kMostNameBytes) {
         return "";
     }
     auto *const name = reinterpret_cast<char *>(&record + 1) + slices * sizeof(uint64_t) + ranks * sizeof(int32_t);

@@ -86,12 +86,17 @@ void check(odc_status status) {
     }
 }
 
-Context join(const char *group) {
-    const odc_config config = config_of(group);
+namespace {
+
+Context init(const odc_config &config) {
     odc_context *joined = nullptr;
     check(odc_init(&config, &joined));
     return Context(joined);
 }
+
+}  // namespace
+
+Context join(const char *group) { return init(config_of(group)); }
 
 Context join(const char *group, int ranks, const char *device) {
     odc_config config = config_of(group);
@@ -115,9 +120,7 @@ Context join_alone(const char *group, const char *device) {
     odc_config config = config_of(group);
     config.size = 1;
     config.device = device;
-    odc_context *joined = nullptr;
-    check(odc_init(&config, &joined));
-    return Context(joined);
+    return init(config);
 }
 
 Context join_apart(odc_context *context, const char *group, int hosts) {
@@ -129,9 +132,7 @@ Context join_apart(odc_context *context, const char *group, int hosts) {
     config.all_gather = all_gather;
     config.all_gather_arg = context;
     config.host = host.c_str();
-    odc_context *joined = nullptr;
-    check(odc_init(&config, &joined));
-    return Context(joined);
+    return init(config);
 }
 
 }  // namespace odc_tool
