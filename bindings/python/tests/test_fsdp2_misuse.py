@@ -9,14 +9,11 @@ import os
 import signal
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from torch.distributed.fsdp import MixedPrecisionPolicy
-from torch.distributed.tensor import DTensor
 from torch_ranks import dist, run_torch_ranks, torch
+from two_layers import backward, continue_training, plain, raises, sharded, training
 
 import libodc
 from libodc.torch import fsdp2
@@ -24,51 +21,6 @@ from libodc.torch import fsdp2
 nn = torch.nn
 fully_shard = pytest.importorskip("torch.distributed.fsdp").fully_shard
 init_device_mesh = torch.distributed.device_mesh.init_device_mesh
-
-
-def plain(width: int = 6) -> Any:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, 3))
-
-
-def sharded(size: int, model: Any = None, **options: Any) -> Any:
-    model = plain() if model is None else model
-    mesh = options.pop("mesh", None) or init_device_mesh("cpu", (size,))
-    fully_shard(model[0], mesh=mesh, **options)
-    return fully_shard(model, mesh=mesh, **options)
-
-
-def backward(model: Any, scale: float = 1.0) -> None:
-    (model(torch.ones(2, 4)).sum() * scale).backward()
-
-
-def continue_training(job: Any, model: Any, optimizer: Any) -> None:
-    backward(model)
-    job.sync_gradients()
-    optimizer.step()
-
-
-@contextmanager
-def training(size: int, *, frozen: bool = False, **options: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """`frozen`: the first group."""
-    model = plain()
-    model[0].requires_grad_(not frozen)
-    model = sharded(size, model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    job = fsdp2.attach(model, optimizer, timeout=60, **options)
-    try:
-        yield job, model, optimizer
-    finally:
-        dist.barrier()
-        job.remove()
-
-
-@contextmanager
-def raises(kind: type[Exception], *words: str) -> Iterator[None]:
-    with pytest.raises(kind) as caught:
-        yield
-    for one in words:
-        assert one in str(caught.value)
 
 
 def refuses(kind: type[Exception], words: str, model: Any, optimizer: Any = None) -> None:
@@ -291,81 +243,6 @@ def phases(rank: int, size: int) -> None:
 def test_wrong_moments() -> None:
     run_torch_ranks(2, phases)
     run_torch_ranks(1, phases)
-
-
-def edits(rank: int, size: int) -> None:
-    with training(size) as (job, model, optimizer):
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.to_local().add_(1)
-        with raises(libodc.PhaseError, 'of FSDP group "(root)" has changed since it was published', "job.publish()"):
-            model(torch.ones(2, 4))
-    for where in ("copy", "slice"):  # a reference is never synced
-        model = sharded(size, reshard_after_forward=True)  # else the root stays whole between forwards
-        with fsdp2.attach(model, timeout=60, parameters=where) as job, torch.no_grad():
-            for _ in range(2):
-                model(torch.ones(2, 4))
-                for parameter in model.parameters():
-                    parameter.data.to_local().mul_(2)
-                with raises(libodc.PhaseError, "has changed since it was published", "job.publish()"):
-                    model(torch.ones(2, 4))
-                job.publish()
-    for dtype in (torch.float32, torch.bfloat16):  # gathered as it is kept, and converted
-        policy = MixedPrecisionPolicy(param_dtype=dtype)
-        model = sharded(size, plain(7), mp_policy=policy)  # the root stays gathered after a forward
-        with fsdp2.attach(model, timeout=60) as job, torch.no_grad():
-            inputs = torch.ones(2, 4)
-            before = model(inputs)
-            job.publish()  # an evaluation edits nothing
-            model(inputs)
-            for part in (model[2].weight, model[2].weight[0], model[2].bias[2:]):  # the last two on one rank each
-                part.mul_(2)
-                with raises(libodc.PhaseError, "was edited while it was gathered", "job.editing()"):
-                    job.publish()
-                model(inputs)
-            model[2].weight.mul_(2)
-            with raises(libodc.PhaseError, "was edited while it was gathered"), job.editing():
-                pass
-            model(inputs)
-            with job.editing():
-                assert all(isinstance(parameter, DTensor) for parameter in model.parameters())
-            torch.testing.assert_close(model(inputs), before)  # the copies are dropped
-    for where in ("copy", "slice"):
-        model = sharded(size)
-        kept = list(model.parameters())
-        with fsdp2.attach(model, timeout=60, parameters=where) as job, torch.no_grad():
-            model(torch.ones(2, 4))
-            dist.barrier()  # no rank runs a forward
-            for parameter in kept:  # the shards, while FSDP2 has their copies
-                parameter.mul_(2)
-            job.publish()
-            torch.testing.assert_close(model[2].bias.full_tensor(), 2 * plain()[2].bias)
-    with training(size) as (job, model, optimizer):
-        for parameter in model.parameters():  # unnoticed by version counters
-            parameter.data.to_local().mul_(2)
-        job.publish()
-        full = model[2].weight.full_tensor()
-        model[2].unshard() if hasattr(model[2], "unshard") else model.unshard()
-        assert torch.equal(model[2].weight, full)
-    with training(size) as (job, model, optimizer):
-        model.double()
-        with raises(
-            libodc.PhaseError, "was torch.float32 (", "at attach and is torch.float64 (", ": remove() the job before"
-        ):
-            job.publish()
-    model = plain()
-    model[0].weight.requires_grad_(False)
-    model = sharded(size, model)
-    job = fsdp2.attach(model, torch.optim.SGD(model.parameters()), timeout=60)
-    model[0].weight.requires_grad_(True)
-    with raises(libodc.ArgumentError, "was frozen at attach and is trainable now"):
-        backward(model)
-    dist.barrier()
-    job.remove()
-
-
-def test_edits() -> None:
-    run_torch_ranks(2, edits)
 
 
 def arguments(rank: int, size: int) -> None:
