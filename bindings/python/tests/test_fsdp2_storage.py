@@ -6,7 +6,6 @@ import gc
 import io
 import itertools
 import pickle
-import random
 import time
 from collections.abc import Callable
 from functools import partial
@@ -305,61 +304,6 @@ def edits(rank: int, size: int, small: int) -> None:
 @pytest.mark.parametrize("small", [0, homes._SMALL])
 def test_edits_are_found(small: int) -> None:
     run_torch_ranks(2, edits, small)
-
-
-def flip_a_bit(values: Tensor, draw: random.Random) -> None:
-    values.view(torch.uint8)[draw.randrange(values.nbytes)] ^= 1 << draw.randrange(8)
-
-
-def swap_elements(values: Tensor, draw: random.Random) -> None:
-    swap(values, *draw.sample(range(len(values)), 2))
-
-
-def swap_rows(values: Tensor, draw: random.Random) -> None:
-    swap(values[: 64 * 64].view(64, 64), *draw.sample(range(64), 2))
-
-
-def negate_two(values: Tensor, draw: random.Random) -> None:
-    values[draw.sample(range(len(values)), 2)] *= -1
-
-
-def negate_all(values: Tensor, draw: random.Random) -> None:
-    values.neg_()
-
-
-def reverse(values: Tensor, draw: random.Random) -> None:
-    values.copy_(values.flip(0))
-
-
-@pytest.mark.parametrize("alter", [flip_a_bit, swap_elements, swap_rows, negate_two, negate_all, reverse])
-@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.bfloat16])
-def test_fingerprints_differ(alter: Callable[[Tensor, random.Random], None], kind: torch.dtype) -> None:
-    seed = time.time_ns()
-    print(f"seed {seed}")
-    draw = random.Random(seed)
-    for number in range(20):
-        values = torch.rand(8192 + draw.randrange(64), generator=torch.Generator().manual_seed(draw.getrandbits(60)))
-        values = (values + 1).to(kind)
-        if number % 2:  # rows with equal sums
-            values[: 64 * 64] = torch.eye(64, dtype=kind).view(-1)
-        was, before = values.clone(), homes.fingerprint(values.view(torch.uint8))
-        assert torch.equal(before, homes.fingerprint(was.view(torch.uint8)))
-        alter(values, draw)
-        same = torch.equal(values.view(torch.uint8), was.view(torch.uint8))
-        assert torch.equal(before, homes.fingerprint(values.view(torch.uint8))) == same
-
-
-def test_fingerprints_are_sums_of_sums() -> None:
-    for nbytes in (8193, 8207, 8208, 70000):
-        bits = torch.randint(0, 256, (nbytes,), dtype=torch.uint8)
-        padded = torch.cat([bits, bits.new_zeros(16 - nbytes % 16)])
-        sums = padded.view(torch.uint32).to(torch.int64).view(-1, 4)
-        last = []
-        for _ in range(3):
-            sums = sums.cumsum(0)
-            last.append(sums[-1])
-        low_and_high = torch.stack(last).view(3, 2, 2).permute(2, 0, 1)
-        assert torch.equal(homes.fingerprint(bits).view(torch.int64), low_and_high.reshape(-1))
 
 
 def editing(rank: int, size: int) -> None:
