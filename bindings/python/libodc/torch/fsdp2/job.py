@@ -26,7 +26,7 @@ from ...tracing.trace import Trace, trace
 from . import abort_hook
 from .advice import Advice
 from .backward import Backwards
-from .clip import total_norm
+from .clip import Clipping
 from .collective_count import CollectiveCount
 from .crosscheck import Crosscheck
 from .exchange import Exchange, Exchanged
@@ -36,8 +36,7 @@ from .homes import move_out
 from .local_shards import LocalShards
 from .overlap import Overlap, told_of_last
 from .participation import Participation
-from .report import MinibatchReport
-from .steps import Steps
+from .report import MinibatchReport, Reports
 from .streams import Streams
 from .summary import JobSummary, RankSummary
 from .torch_state import reset, reset_after_exception
@@ -90,9 +89,9 @@ class Job:
             add=self._add,
             abort=self._abort,
         )
-        self._clipping = Steps()
+        self._clipping = Clipping(context)
+        self._reports = Reports(context)
         self._synced = 0  # calls of sync_gradients
-        self._waited = 0  # nanoseconds, up to the last sync
         self._trace: Trace | None = None
         self._span = ExitStack()  # the current span of the trace
         self._phase = Phase.SYNCED
@@ -168,24 +167,7 @@ class Job:
                 self._advice.on_uneven(summary.microbatches)
             self._fill(summary.took_part, divisor)
         self._synced += 1
-        return self._report(done, divisor)
-
-    def _report(self, done: Exchanged, divisor: float | None) -> MinibatchReport:
-        stats = self._context.stats()
-        waited_before = self._waited
-        self._waited = stats.publish_wait_ns + stats.lock_wait_ns + stats.sync_wait_ns
-        return MinibatchReport(
-            self._synced - 1,
-            done.summary.microbatches,
-            (self._waited - waited_before) * 1e-9,
-            stats.sync_last_rank,
-            divisor,
-            done.combined.sums,
-            done.combined.maxima,
-            done.summary.vetoes > 0,
-            done.summary.claimed,
-            self._context.speeds(),
-        )
+        return self._reports.of(self._synced - 1, done, divisor)
 
     def clip_grad_norm_(self, max_norm: float, *, error_if_nonfinite: bool = False) -> float:
         """Collective, between sync_gradients() and the step: scales the gradients of all sharded parameters so that
@@ -199,16 +181,7 @@ class Job:
             raise PhaseError("clip_grad_norm_(): call it after sync_gradients(), before optimizer.step()")
         gradients = self._gradients.local()
         with torch.no_grad():
-            steps = self._clipping
-            steps.begin()
-            norm = total_norm(gradients, lambda mine, op: steps.run(lambda: self._context.all_reduce(mine, op)))
-            steps.end()
-            if error_if_nonfinite and not math.isfinite(norm):
-                raise RuntimeError(f"the norm of the gradients is {norm}, so they cannot be clipped")
-            scale = max_norm / (norm + 1e-6)
-            if gradients and not scale >= 1:
-                torch._foreach_mul_(gradients, scale)
-        return norm
+            return self._clipping.clip(gradients, max_norm, error_if_nonfinite)
 
     def exact_state(self) -> dict[str, float]:
         """Collective: with attach(sums="exact"), what a checkpoint keeps beside model and optimizer, so that a job of

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The result of a sync."""
+"""What a sync returns."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from ...context import Context
+from .exchange import Exchanged
 
 
 @dataclass(frozen=True)
@@ -36,3 +39,26 @@ class MinibatchReport:
     def planned(self) -> list[int]:
         """By rank: the microbatches that it did not claim."""
         return [ran - claimed for ran, claimed in zip(self.microbatches, self.claimed, strict=True)]
+
+
+class Reports:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._waited = 0  # nanoseconds, up to the last sync
+
+    def of(self, minibatch: int, done: Exchanged, divisor: float | None) -> MinibatchReport:
+        stats = self._context.stats()
+        waited_before = self._waited
+        self._waited = stats.publish_wait_ns + stats.lock_wait_ns + stats.sync_wait_ns
+        return MinibatchReport(
+            minibatch,
+            done.summary.microbatches,
+            (self._waited - waited_before) * 1e-9,
+            stats.sync_last_rank,
+            divisor,
+            done.combined.sums,
+            done.combined.maxima,
+            done.summary.vetoes > 0,
+            done.summary.claimed,
+            self._context.speeds(),
+        )
