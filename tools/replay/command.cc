@@ -103,6 +103,25 @@ void replay(const ReplaySettings &settings) {
     }
 }
 
+// What is trained, on how many ranks.
+void add_training_options(CLI::App *verb, ReplaySettings &settings) {
+    verb->add_option("--lengths", settings.lengths,
+                     "Sequence lengths, one per line; default: built-in ones, the sizes of 796 source files")
+        ->type_name("FILE");
+    verb->add_option("--corpus", settings.corpus, "Directory of text files whose sizes are the lengths")
+        ->type_name("DIR");
+    add_whole(verb, "--max-tokens", settings.max_tokens, kTokens, "Token budget of a microbatch");
+    verb->add_option("--model", settings.model, "Model that sets the layers and the cost of a sample")
+        ->type_name("{1.5b,7b,14b,32b}")
+        ->capture_default_str();
+    add_whole(verb, "--scale", settings.scale, kPositive, "Divisor of the elements of each layer");
+    add_whole(verb, "--ranks", settings.ranks, {1, 1024},
+              fmt::format("Ranks to start on this host (default: {}; inside a job: its ranks)", kDefaultRanks));
+    add_whole(verb, "--minibatch", settings.minibatch, {1, 100'000}, "Samples per rank and minibatch");
+    add_whole(verb, "--minibatches", settings.minibatches, {1, 100'000},
+              fmt::format("Minibatches of each arm; default: one pass over the lengths, at most {}", kMostMinibatches));
+}
+
 }  // namespace
 
 void add_replay(CLI::App &app) {
@@ -110,21 +129,7 @@ void add_replay(CLI::App &app) {
     CLI::App *verb = app.add_subcommand(
         "replay",
         "Replay real sequence lengths with real communication and emulated compute: collective schedule against ODC");
-    verb->add_option("--lengths", settings->lengths,
-                     "Sequence lengths, one per line; default: built-in ones, the sizes of 796 source files")
-        ->type_name("FILE");
-    verb->add_option("--corpus", settings->corpus, "Directory of text files whose sizes are the lengths")
-        ->type_name("DIR");
-    add_whole(verb, "--max-tokens", settings->max_tokens, kTokens, "Token budget of a microbatch");
-    verb->add_option("--model", settings->model, "Model that sets the layers and the cost of a sample")
-        ->type_name("{1.5b,7b,14b,32b}")
-        ->capture_default_str();
-    add_whole(verb, "--scale", settings->scale, kPositive, "Divisor of the elements of each layer");
-    add_whole(verb, "--ranks", settings->ranks, {1, 1024},
-              fmt::format("Ranks to start on this host (default: {}; inside a job: its ranks)", kDefaultRanks));
-    add_whole(verb, "--minibatch", settings->minibatch, {1, 100'000}, "Samples per rank and minibatch");
-    add_whole(verb, "--minibatches", settings->minibatches, {1, 100'000},
-              fmt::format("Minibatches of each arm; default: one pass over the lengths, at most {}", kMostMinibatches));
+    add_training_options(verb, *settings);
     CLI::Option *lookahead =
         add_whole(verb, "--lookahead", settings->lookahead, {1, 16},
                   "Two arms more, in which so many minibatches are planned together and exchange samples");

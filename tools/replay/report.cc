@@ -374,68 +374,71 @@ Json communication_json(const Report &report) {
             {"cpu_seconds", sum.cpu_seconds}};
 }
 
-void print_json(const Report &report) {
-    Json json;
-    json["emulation"] = caption(report);
-    if (report.settings.hosts > 1) {
-        json["network_emulation"] = network_text(report.settings, report.totals.size());
+// With those that a prefetch has no use for.
+Json arms_settings_json(const Report &report) {
+    const ReplaySettings &settings = report.settings;
+    const Workload &workload = report.workload;
+    Json json = settings_json(report);
+    json["seconds"] = settings.seconds;
+    if (settings.hosts > 1) {
+        json["hosts"] = settings.hosts;
+        json["bandwidth"] = settings.bandwidth;
     }
-    json["settings"] = settings_json(report);
-    json["settings"]["seconds"] = report.settings.seconds;
-    if (report.settings.hosts > 1) {
-        json["settings"]["hosts"] = report.settings.hosts;
-        json["settings"]["bandwidth"] = report.settings.bandwidth;
-    }
-    if (report.settings.uneven()) {
-        const Workload &workload = report.workload;
-        json["settings"]["noise"] = report.settings.noise;
-        json["settings"]["claim"] = report.settings.claim;
-        json["settings"]["warm_up"] = workload.warm_up;
-        json["settings"]["device_speeds"] =
+    if (settings.uneven()) {
+        json["noise"] = settings.noise;
+        json["claim"] = settings.claim;
+        json["warm_up"] = workload.warm_up;
+        json["device_speeds"] =
             std::vector(workload.speeds.begin(), workload.speeds.begin() + std::ptrdiff_t(workload.count()));
     }
-    json["arms"] = Json::array();
-    const Json resolution = resolution_json(doubt(report));
-    for (const ArmReport &arm : report.arms) {
-        json["arms"].push_back({{"schedule", schedule_name(arm.arm.schedule)},
-                                {"policy", policy_name(arm.arm.policy)},
-                                {"lookahead", arm.arm.order == Order::Lookahead ? report.settings.lookahead : 1},
-                                {"speeds", arm.arm.speeds == Speeds::Measured ? "measured" : "equal"},
-                                {"tail", arm.arm.tail},
-                                {"seconds", double(report.workload.samples) / arm.samples_per_second},
-                                {"samples_per_second", arm.samples_per_second},
-                                {"ideal_samples_per_second", arm.ideal_samples_per_second},
-                                {"share_of_ideal", arm.share_of_ideal()},
-                                {"bound_samples_per_second", arm.bound_samples_per_second},
-                                {"share_of_bound", arm.share_of_bound()},
-                                {"speedup", arm.speedup},
-                                {"speedup_over_sorted_rows", arm.speedup_over_sorted_rows},
-                                {"ideal_speedup", arm.ideal_speedup},
-                                {"idle", arm.idle},
-                                {"rank_idle", arm.rank_idle},
-                                {"claimed", arm.claimed},
-                                {"rank_claimed", arm.rank_claimed}});
-        json["arms"].back().update(resolution);
-        if (arm.network) {
-            json["arms"].back()["between_hosts"] = crossing_name(arm.arm.crossing());
-            json["arms"].back()["network"] = network_json(*arm.network);
-        }
+    return json;
+}
+
+// `resolution`: whether speedups say something about schedules.
+Json arm_json(const Report &report, const ArmReport &arm, const Json &resolution) {
+    Json json{{"schedule", schedule_name(arm.arm.schedule)},
+              {"policy", policy_name(arm.arm.policy)},
+              {"lookahead", arm.arm.order == Order::Lookahead ? report.settings.lookahead : 1},
+              {"speeds", arm.arm.speeds == Speeds::Measured ? "measured" : "equal"},
+              {"tail", arm.arm.tail},
+              {"seconds", double(report.workload.samples) / arm.samples_per_second},
+              {"samples_per_second", arm.samples_per_second},
+              {"ideal_samples_per_second", arm.ideal_samples_per_second},
+              {"share_of_ideal", arm.share_of_ideal()},
+              {"bound_samples_per_second", arm.bound_samples_per_second},
+              {"share_of_bound", arm.share_of_bound()},
+              {"speedup", arm.speedup},
+              {"speedup_over_sorted_rows", arm.speedup_over_sorted_rows},
+              {"ideal_speedup", arm.ideal_speedup},
+              {"idle", arm.idle},
+              {"rank_idle", arm.rank_idle},
+              {"claimed", arm.claimed},
+              {"rank_claimed", arm.rank_claimed}};
+    json.update(resolution);
+    if (arm.network) {
+        json["between_hosts"] = crossing_name(arm.arm.crossing());
+        json["network"] = network_json(*arm.network);
     }
-    if (report.settings.lookahead > 1) {
-        const Exchanged &exchanged = report.workload.exchanged;
-        json["exchanged"] = {{"moved", exchanged.moved},
-                             {"displacement", exchanged.displacement},
-                             {"token_variation", exchanged.token_variation},
-                             {"token_variation_before", exchanged.token_variation_before}};
-    }
+    return json;
+}
+
+Json exchanged_json(const Exchanged &exchanged) {
+    return {{"moved", exchanged.moved},
+            {"displacement", exchanged.displacement},
+            {"token_variation", exchanged.token_variation},
+            {"token_variation_before", exchanged.token_variation_before}};
+}
+
+// Of the last arm over others, by name.
+Json speedups_json(const Report &report, const Json &resolution) {
     const Gain &gain = report.gain;
     const auto interval_json = [&](const MedianInterval &of) {
         Json interval{{"median", of.median}, {"low", of.low}, {"high", of.high}};
         interval.update(resolution);
         return interval;
     };
-    json["speedup"] = interval_json(gain.speedup);
-    json["speedup_over_sorted_rows"] = interval_json(gain.speedup_over_sorted_rows);
+    Json json{{"speedup", interval_json(gain.speedup)},
+              {"speedup_over_sorted_rows", interval_json(gain.speedup_over_sorted_rows)}};
     if (report.settings.lookahead > 1) {
         json["speedup_over_same_order"] = interval_json(gain.speedup_over_same_order);
     }
@@ -445,8 +448,27 @@ void print_json(const Report &report) {
     if (report.settings.hosts > 1) {
         json["speedup_over_flat"] = interval_json(gain.speedup_over_static);
     }
-    json["others_cpu_share"] = gain.others ? Json(*gain.others) : Json();
-    json["pairs_repeated"] = gain.repeated;
+    return json;
+}
+
+void print_json(const Report &report) {
+    Json json;
+    json["emulation"] = caption(report);
+    if (report.settings.hosts > 1) {
+        json["network_emulation"] = network_text(report.settings, report.totals.size());
+    }
+    json["settings"] = arms_settings_json(report);
+    json["arms"] = Json::array();
+    const Json resolution = resolution_json(doubt(report));
+    for (const ArmReport &arm : report.arms) {
+        json["arms"].push_back(arm_json(report, arm, resolution));
+    }
+    if (report.settings.lookahead > 1) {
+        json["exchanged"] = exchanged_json(report.workload.exchanged);
+    }
+    json.update(speedups_json(report, resolution));
+    json["others_cpu_share"] = report.gain.others ? Json(*report.gain.others) : Json();
+    json["pairs_repeated"] = report.gain.repeated;
     json["verdict"] = verdict(report);
     json["communication"] = communication_json(report);
     json["sums"] = "exact";
