@@ -339,17 +339,68 @@ static odc_config config_of_interrupted(int rank, int size, const char *job, int
     return config;
 }
 
+static void interrupt_reduction(odc_context *context, tensor t, interruption *what) {
+    double value = 1;
+    CHECK_INTERRUPTED(what, odc_all_reduce(context, &value, 1, ODC_SUM), "rank 1");
+    /* The peers already have its value: it must be completed before any other, with the same value. */
+    CHECK_ERROR(odc_publish(t.shard, NULL), ODC_ERROR_PHASE, "odc_all_reduce", "interrupted");
+    CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_PHASE, "odc_all_reduce", "interrupted");
+    value = 7;
+    CHECK_ERROR(odc_all_reduce(context, &value, 1, ODC_SUM), ODC_ERROR_ARGUMENT, "the same");
+    value = 1;
+    raise_flag(&what->shared->a);
+    CHECK_OK(odc_all_reduce(context, &value, 1, ODC_SUM));
+    CHECK(value == 2);
+}
+
+static void interrupt_operations(odc_context *context, tensor t, interruption *what) {
+    float *full = new_full(100, ODC_F32);
+    float *gradient = new_full(100, ODC_F32);
+    uint64_t operation = 0;
+    uint64_t addition = 0;
+    CHECK_INTERRUPTED(what, odc_gather(t.shard, full, 100, NULL), "rank 1");
+    fill_gradients(t, full, 8);
+    CHECK_INTERRUPTED(what, odc_scatter_add(t.shard, full, 100, NULL), "rank 1");
+    CHECK_OK(odc_gather_start(t.shard, full, 100, NULL, &operation));
+    CHECK_INTERRUPTED(what, odc_wait(context, operation), "rank 1");
+    fill_gradients(t, gradient, 8);
+    CHECK_OK(odc_scatter_add_start(t.shard, gradient, 100, NULL, &addition));
+    CHECK_INTERRUPTED(what, odc_wait(context, addition), "rank 1");
+    raise_flag(&what->shared->a);
+    CHECK_OK(odc_wait(context, operation)); /* it must still be waited for */
+    check_full(t, full, 3);
+    CHECK_OK(odc_wait(context, addition));
+    check_gather(t, 3);
+    free(full);
+    free(gradient);
+}
+
+static void interrupt_sync(odc_context *context, interruption *what) {
+    double value = 2;
+    CHECK_INTERRUPTED(what, odc_minibatch_sync(context), "has not arrived in minibatch 0; it ");
+    CHECK_ERROR(odc_minibatch_sync_reduce(context, &value, 1, ODC_SUM), ODC_ERROR_ARGUMENT, "the same");
+    CHECK_INTERRUPTED(what, odc_minibatch_sync(context), "has not arrived in minibatch 0; it ");
+    raise_flag(&what->shared->a);
+    CHECK_OK(odc_minibatch_sync(context));
+}
+
+static void let_waits_end(odc_context *context, tensor t, atomic_int *step) {
+    double value = 1;
+    await_flag(step, 2);
+    CHECK_OK(odc_all_reduce(context, &value, 1, ODC_SUM));
+    CHECK(value == 2);
+    await_flag(step, 3);
+    CHECK_OK(odc_publish(t.shard, NULL));
+    await_flag(step, 4);
+    CHECK_OK(odc_minibatch_sync(context));
+}
+
 /* Each kind of rank 0's waits is interrupted, one after the other; rank 1 then lets the wait end. */
 static void interrupts(int rank, int size, const char *job, void *arg) {
     interruption what = {arg, 0, 0};
     atomic_int *step = &what.shared->a;
     odc_config config = config_of_interrupted(rank, size, job, &what);
     odc_context *context = NULL;
-    double value = 1;
-    float *full = new_full(100, ODC_F32);
-    float *gradient = new_full(100, ODC_F32);
-    uint64_t operation = 0;
-    uint64_t addition = 0;
     if (rank == 0) {
         if (!several_hosts()) {
             CHECK_INTERRUPTED(&what, odc_init(&config, &context), "odc_init");
@@ -363,50 +414,17 @@ static void interrupts(int rank, int size, const char *job, void *arg) {
     tensor t = make_tensor(context, "layer", 100, ODC_F32, ODC_F32);
     write_parameters(t, 3);
     if (rank == 0) {
-        CHECK_INTERRUPTED(&what, odc_all_reduce(context, &value, 1, ODC_SUM), "rank 1");
-        /* The peers already have its value: it must be completed before any other, with the same value. */
-        CHECK_ERROR(odc_publish(t.shard, NULL), ODC_ERROR_PHASE, "odc_all_reduce", "interrupted");
-        CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_PHASE, "odc_all_reduce", "interrupted");
-        value = 7;
-        CHECK_ERROR(odc_all_reduce(context, &value, 1, ODC_SUM), ODC_ERROR_ARGUMENT, "the same");
-        value = 1;
-        raise_flag(step);
-        CHECK_OK(odc_all_reduce(context, &value, 1, ODC_SUM));
-        CHECK(value == 2);
+        interrupt_reduction(context, t, &what);
         CHECK_OK(odc_publish(t.shard, NULL));
-        CHECK_INTERRUPTED(&what, odc_gather(t.shard, full, 100, NULL), "rank 1");
-        fill_gradients(t, full, 8);
-        CHECK_INTERRUPTED(&what, odc_scatter_add(t.shard, full, 100, NULL), "rank 1");
-        CHECK_OK(odc_gather_start(t.shard, full, 100, NULL, &operation));
-        CHECK_INTERRUPTED(&what, odc_wait(context, operation), "rank 1");
-        fill_gradients(t, gradient, 8);
-        CHECK_OK(odc_scatter_add_start(t.shard, gradient, 100, NULL, &addition));
-        CHECK_INTERRUPTED(&what, odc_wait(context, addition), "rank 1");
-        raise_flag(step);
-        CHECK_OK(odc_wait(context, operation)); /* it must still be waited for */
-        check_full(t, full, 3);
-        CHECK_OK(odc_wait(context, addition));
-        check_gather(t, 3);
-        CHECK_INTERRUPTED(&what, odc_minibatch_sync(context), "has not arrived in minibatch 0; it ");
-        CHECK_ERROR(odc_minibatch_sync_reduce(context, &value, 1, ODC_SUM), ODC_ERROR_ARGUMENT, "the same");
-        CHECK_INTERRUPTED(&what, odc_minibatch_sync(context), "has not arrived in minibatch 0; it ");
-        raise_flag(step);
-        CHECK_OK(odc_minibatch_sync(context));
+        interrupt_operations(context, t, &what);
+        interrupt_sync(context, &what);
     } else {
-        await_flag(step, 2);
-        CHECK_OK(odc_all_reduce(context, &value, 1, ODC_SUM));
-        CHECK(value == 2);
-        await_flag(step, 3);
-        CHECK_OK(odc_publish(t.shard, NULL));
-        await_flag(step, 4);
-        CHECK_OK(odc_minibatch_sync(context));
+        let_waits_end(context, t, step);
     }
     check_sums(t, (uint64_t[]){8}, 1); /* interrupted calls added nothing, repeated ones once */
     CHECK_EQUAL(odc_minibatch(context), 1);
     CHECK_OK(odc_publish_all(context, NULL));
     CHECK_OK(odc_minibatch_sync(context));
-    free(full);
-    free(gradient);
     odc_destroy(context);
 }
 
