@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Each folder of lib/ includes only files of its own or of folders below it, by the table in lib/README.md; modules (a header
 # with its source) do not include each other in circles; a folder does not hold too many modules. Tests see the library through
-# <odc/odc.h> only (tools: tools_layers_test.sh). cuda/ is below all of them: it is NVIDIA's interface, not the library's.
+# <odc/odc.h> only, or a few named headers (tools: tools_layers_test.sh). cuda/ is below all of them: it is NVIDIA's interface,
+# not the library's.
 set -u
 cd "${ODC_SOURCE_DIR:?the folder of the sources}" || exit 1
 
@@ -24,11 +25,13 @@ while read -r folder; do
 done < <(sed -n 's/^| `\([a-z_/]*\)\/` .*/\1/p' lib/README.md)
 [ "$number" -gt 5 ] || complain "lib/README.md has no table of folders"
 
+in_quotes() { sed -n 's/^ *# *include *"\([^"]*\)".*/\1/p' "$1"; }
+in_angles() { sed -n 's/^ *# *include *<\([^>]*\)>.*/\1/p' "$1"; }
 # Also of lib/ in angle brackets, as it is on the compiler's path.
 includes_of() {
     local header
-    sed -n 's/^ *# *include "\([^"]*\)".*/\1/p' "$1"
-    for header in $(sed -n 's/^ *# *include <\([^>]*\)>.*/\1/p' "$1"); do
+    in_quotes "$1"
+    for header in $(in_angles "$1"); do
         [ ! -f "lib/$header" ] || echo "$header"
     done
 }
@@ -52,6 +55,10 @@ for file in $files; do
     fi
     modules[$folder]+="$(module_of "$file")"$'\n'
     while read -r included; do
+        if [[ $included == *../* ]]; then # else a way through cuda/ would lead anywhere
+            complain "$file includes $included: write the path from lib/"
+            continue
+        fi
         [ -f "cuda/$included" ] && continue
         [ -f "lib/$included" ] || included=$(dirname "${file#lib/}")/$included
         echo "$file lib/$included" >>"$included_headers"
@@ -119,16 +126,61 @@ includes=$(cd lib/core && grep -lE '^# *include "transport/(cuda|fabric)/' "${sp
 [ -z "$includes" ] || complain "these may speak of GPUs and hosts, but not include their transports:" $includes
 
 grep -n '^ *# *include "' cuda/*.h && complain "cuda/ includes what stands above it"
+grep -rnE '^ *# *include *<odc/' lib cuda | grep -v '<odc/odc\.h>' &&
+    complain "lib/ and cuda/ include no public header but odc.h: the others stand above it"
 
-# Unit tests see the inside.
-outside=$(ls tests/{contract,faults,gpu,cli,harness}/*.[ch])
-for file in $outside; do
-    for included in $(includes_of "$file"); do
-        [ -f "$(dirname "$file")/$included" ] || [ -f "tests/harness/$included" ] || [ -f "tests/$included" ] ||
-            [ -f "cuda/$included" ] ||
-            complain "$file includes $included: it may see <odc/odc.h> only"
+# The headers of lib/ that the sources of a folder of tests/ include, by design. unit/, fuzz/ and data/ see the inside.
+declare -A of_lib=(
+    [contract]='' [faults]='' [cli]='' [harness]='' [packaging]=''
+    # What is compared with NVML's own header:
+    [gpu]='topology/nvml_library.h'
+    # What its benchmarks measure by itself:
+    [perf]='base/element_type.h base/log.h memory/host_kernels.h memory/slice_layout.h transport/fabric/control_message.h'
+    # What a replaced library shares with its caller: the kernels, which run on the host instead, and NVML's interface.
+    [fakes]='topology/nvml_library.h transport/cuda/kernels/add.h transport/cuda/kernels/exact.h'
+    # The kernels, run by themselves.
+    [hardware]='transport/cuda/kernels/add.h'
+)
+# Of fakes/ these are unit tests of the driver, and what they share.
+unit_tests=' tests/fakes/cuda_test.cc tests/fakes/cuda_process_test.cc tests/fakes/cuda/checks.h '
+
+# The included file as a path from the root; nothing if it is not in this repository. $2: as it is written in the file $1.
+included_file() {
+    local folder
+    for folder in "$(dirname "$1")" lib cuda include tests tests/harness; do
+        if [ -f "$folder/$2" ]; then
+            realpath --relative-to=. "$folder/$2"
+            return
+        fi
+    done
+}
+found=
+outside=0
+while read -r file; do
+    folder=${file#tests/}
+    folder=${folder%%/*}
+    case $folder in unit | fuzz | data) continue ;; esac
+    [[ $unit_tests != *" $file "* ]] || continue
+    outside=$((outside + 1))
+    [ -n "${of_lib[$folder]+known}" ] || complain "$file is in a folder of which $0 does not say what it may include"
+    for written in $(in_quotes "$file") $(in_angles "$file"); do
+        included=$(included_file "$file" "$written")
+        case $included in
+        tests/* | cuda/* | include/* | '') ;;
+        lib/*)
+            found+=" $folder:${included#lib/} "
+            [[ " ${of_lib[$folder]-} " == *" ${included#lib/} "* ]] ||
+                complain "$file includes $written: besides <odc/odc.h> it may see of lib/ ${of_lib[$folder]:-nothing}"
+            ;;
+        *) complain "$file includes $written, which is neither the tests' nor the library's" ;;
+        esac
+    done
+done < <(find tests -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' | sort)
+for folder in "${!of_lib[@]}"; do
+    for header in ${of_lib[$folder]}; do
+        [[ $found == *" $folder:$header "* ]] || complain "nothing in tests/$folder includes $header any more: take it off the list"
     done
 done
 
 [ "$failures" -eq 0 ] || exit 1
-echo "$(wc -w <<<"$files") files keep to their layers"
+echo "$(wc -w <<<"$files") files keep to their layers, and $outside of tests/ outside of them"

@@ -23,6 +23,18 @@ done < <(sed -n 's/^| \(`[^|]*`\) |.*/\1/p' README.md | tr -d '`,/')
 [ "$number" -ge 2 ] || complain "tools/README.md has no table of folders"
 
 sources() { find . \( -name '*.h' -o -name '*.cc' -o -name '*.cc.in' -o -name '*.inc' \) -printf '%P\n' | sort; }
+# Also in angle brackets, if the file is one of this repository.
+includes_of() {
+    local header
+    sed -n 's/^ *# *include *"\([^"]*\)".*/\1/p' "$1"
+    for header in $(sed -n 's/^ *# *include *<\([^>]*\)>.*/\1/p' "$1"); do
+        case $header in
+        odc/odc.h) ;;
+        odc/*) echo "$header" ;;
+        *) [ ! -f "$header" ] && [ ! -f "../lib/$header" ] || echo "$header" ;;
+        esac
+    done
+}
 edges=
 while read -r file; do
     folder=$(dirname "$file")
@@ -32,7 +44,11 @@ while read -r file; do
         complain "tools/$file is in a folder that tools/README.md does not name"
         continue
     fi
-    for included in $(sed -n 's/^ *# *include "\([^"]*\)".*/\1/p' "$file"); do
+    for included in $(includes_of "$file"); do
+        if [[ $included == *../* ]]; then # else a way through cuda/ would lead anywhere
+            complain "tools/$file includes $included: write the path from tools/"
+            continue
+        fi
         [ -f "../cuda/$included" ] && continue
         other=$(dirname "$included")
         if [ ! -f "$included" ]; then
