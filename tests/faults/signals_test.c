@@ -65,7 +65,9 @@ static void keeps_its_signals(int rank, int size, const char *job, void *arg) {
     odc_destroy(context);
     check_dispositions(wanted, set);
     CHECK_EQUAL(pthread_sigmask(SIG_SETMASK, NULL, &after), 0);
-    CHECK(memcmp(&before, &after, sizeof before) == 0);
+    for (int number = 1; number < NSIG; ++number) { /* the rest of a set is never written */
+        CHECK_EQUAL(sigismember(&after, number), sigismember(&before, number));
+    }
 }
 
 static void a_job_leaves_the_dispositions_of_signals_as_they_were(void **state) {
