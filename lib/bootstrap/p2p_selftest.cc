@@ -28,9 +28,13 @@ constexpr int kChannelMs = 1;  // a peer may wait for room at this rank's IPC ch
 constexpr uint64_t kPatternBytes = kPatternWords * sizeof(uint32_t);
 constexpr uint64_t kAreaBytes = kOnes * sizeof(float);
 
-uint32_t pattern_word(int rank, uint64_t index) {
+constexpr uint32_t pattern_word(int rank, uint64_t index) {
     return (static_cast<uint32_t>(rank) + 1) * 2654435761U + static_cast<uint32_t>(index) * 40503U;
 }
+
+// What ranks read of each other's region, and wait for: as those of shared_layouts.cc.
+static_assert(kPatternBytes == 16384 && kAreaBytes == 4096 && kRounds == 64);
+static_assert(pattern_word(2, 5) == 3668542502U);
 
 // One rank's part. The region of each rank: its pattern, ones, and for each rank of the host an area of sums.
 class P2pSelftest {

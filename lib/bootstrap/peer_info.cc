@@ -18,6 +18,7 @@ struct JoinError {
 static_assert(sizeof(JoinError) == sizeof(PeerInfo));
 static_assert(offsetof(JoinError, status) == 8 && offsetof(JoinError, why) == 12);
 constexpr uint64_t kJoinErrorMagic = 0x6f6463207361642e;  // "odc sad."
+static_assert(kJoinErrorMagic == 0x6f6463207361642e);     // as those of shared_layouts.cc
 
 template <class Content>
 PeerInfo peer_info_with(const Content &content) {

@@ -5,6 +5,7 @@
 #include "bootstrap/local/message.h"
 #include "bootstrap/peer_info.h"
 #include "memory/cache_entry.h"
+#include "memory/claim_counter.h"
 #include "memory/control_block.h"
 #include "memory/exact_sum.h"
 #include "memory/partial_sum.h"
@@ -17,11 +18,13 @@
 #include "transport/fabric/control_message.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <variant>
 
 namespace odc {
@@ -44,8 +47,18 @@ consteval bool begins_with(const Table &table, std::initializer_list<std::string
 }  // namespace
 
 static_assert(begins_with(kProviders, {"cxi", "efa", "opx", "verbs;ofi_rxm", "psm3", "tcp", "tcp;ofi_rxm", "net"}));
-static_assert(transport_bit(transport_row("cuda")) < transport_bit(transport_row("shm")) &&
-              transport_bit(transport_row("shm")) < transport_bit(transport_row("fabric")));
+static_assert(begins_with(kTransports, {"cuda", "shm", "fabric"}));
+static_assert(kAllTransports == 0xffffffff);
+
+// Numbers of odc.h that records and messages hold.
+static_assert(in_order_from(1, {ODC_F32, ODC_F64, ODC_BF16, ODC_F16, ODC_BYTES}));
+static_assert(in_order_from(1, {ODC_SUM, ODC_MAX}));
+static_assert(in_order_from(1, {ODC_HOST_MEMORY, ODC_GPU_MEMORY}));
+static_assert(ODC_SUM_EXACT == 1);
+static_assert(in_order_from(-13, {ODC_ERROR_DEVICE, ODC_ERROR_MISMATCH, ODC_ERROR_TIMEOUT, ODC_ERROR_ABORTED,
+                                  ODC_ERROR_PEER_LOST, ODC_ERROR_INTERNAL, ODC_ERROR_RENDEZVOUS, ODC_ERROR_INTERRUPTED,
+                                  ODC_ERROR_SYSTEM, ODC_ERROR_UNSUPPORTED, ODC_ERROR_NO_MEMORY, ODC_ERROR_PHASE,
+                                  ODC_ERROR_ARGUMENT}));
 
 static_assert(sizeof(ControlBlock) == 15552);
 static_assert(sizeof(TreeNode) == 1152);
@@ -64,6 +77,8 @@ static_assert(offsetof(TreeNode, doorbell) == 72);
 static_assert(offsetof(TreeNode, combined) == 80);
 static_assert(sizeof(ClaimCounter) == 16);
 static_assert(offsetof(ClaimCounter, taken) == 8);
+static_assert(kMostItems == 0xffffffff);
+static_assert(kMaxValues == 64 && kTreeFan == 16 && kTreeLevels == 4);
 static_assert(in_order_from(0, {RankState::Running, RankState::Left, RankState::Failed, RankState::Lost,
                                 RankState::Gone}));
 static_assert(in_order_from(0, {Call::None, Call::RegisterShard, Call::ReleaseShard, Call::Publish, Call::Gather,
@@ -92,7 +107,9 @@ static_assert(offsetof(ControlBlock, arrived_at_ns) == 2496);
 static_assert(offsetof(ControlBlock, speeds) == 2752);
 static_assert(offsetof(ControlBlock, claims) == 3008);
 static_assert(offsetof(ControlBlock, sync_tree) == 3072);
+static_assert(offsetof(ControlBlock, reduction_tree) == 7680);
 static_assert(kLastCallInside == uint64_t{1} << 55 && kLastCallAwaitsGpu == uint64_t{1} << 54);
+static_assert(kLastCallRecord == (uint64_t{1} << 54) - 1);
 static_assert(offsetof(ControlBlock, last_call) == 12288);
 static_assert(offsetof(ControlBlock, last_minibatch) == 12296);
 static_assert(offsetof(ControlBlock, last_call_at_ns) == 12304);
@@ -108,8 +125,9 @@ static_assert(offsetof(ControlBlock, selftest_step) == 14488);
 static_assert(offsetof(ControlBlock, selftest_rounds) == 14492);
 static_assert(offsetof(ControlBlock, selftest_region) == 14496);
 static_assert(offsetof(ControlBlock, selftest_results) == 14504);
+static_assert(ControlBlock::kMostTried == 1024);
 
-static_assert(kStripeBytes == 65536 && kFirstRecordBytes == 65536);
+static_assert(kStripeBytes == 65536 && kFirstRecordBytes == 65536 && kMostNameBytes == 255);
 static_assert(sizeof(Stripe) == 16);
 static_assert(offsetof(Stripe, addends) == 4);
 static_assert(offsetof(Stripe, not_finite) == 6);
@@ -146,20 +164,28 @@ static_assert(offsetof(ShardRecord, published) == 184);
 static_assert(offsetof(ShardRecord, votes) == 192);
 static_assert(offsetof(ShardRecord, first_exponent) == 196);
 static_assert(offsetof(ShardRecord, clamped) == 200);
+static_assert(std::is_same_v<decltype(std::declval<ShardRecord>().slices()), const uint64_t *> &&
+              std::is_same_v<decltype(std::declval<ShardRecord>().ranks()), const int32_t *>);
 
-static_assert(sizeof(CacheEntry) == 64);
-static_assert(sizeof(PartialSum) == 64);
+static_assert(sizeof(CacheEntry) == 64 && alignof(CacheEntry) == 64);
+static_assert(sizeof(PartialSum) == 64 && alignof(PartialSum) == 64);
 static_assert(offsetof(PartialSum, clamped) == 8);
 static_assert(in_order_from(1, {CacheState::Reading, CacheState::Full, CacheState::GivenUp}));
 static_assert(CacheWord(5, CacheState::Full, 3).value() == (5 << 18 | 3 << 2 | 2));
 static_assert(PartialSum::kCountBits == 20);
 static_assert(kExactBits == 51 && kMostExactAddends == 4096 && kNotFinite == INT64_MIN);
+static_assert(kLargestAddend == 2251799813685247.0 && kExactRounder == 6755399441055744.0);
+static_assert(kLeastExponent == -98 && kMostExponent == 127 && kHeadroom == 6 && kMostExcess == 20);
 static_assert(ExponentVote::of(3).word() == 3 && ExponentVote::keeping(3).word() == -997);
 static_assert(sizeof(ExactTotals) == 32);
 static_assert(offsetof(ExactTotals, not_finite) == 8);
 static_assert(offsetof(ExactTotals, additions) == 16);
 static_assert(offsetof(ExactTotals, largest) == 24);
+static_assert(exact_totals_bytes(64) == 40 && exact_totals_bytes(65) == 48);
 
+static_assert(kRendezvousMagic == std::array{'o', 'd', 'c', ' ', 'm', 'e', 'e', 't'});
+static_assert(kMaxSentence == 4096);
+static_assert(sizeof(Nonce) == 32 && sizeof(Mac) == 32);
 static_assert(sizeof(Hello) == 128);
 static_assert(offsetof(Hello, version) == 8);
 static_assert(offsetof(Hello, rank) == 12);
@@ -177,6 +203,7 @@ static_assert(in_order_from(1, {ReplyKind::kWelcome, ReplyKind::kRefused, ReplyK
 static_assert(sizeof(SentPeer) == 12);
 static_assert(offsetof(SentPeer, pid) == 4);
 static_assert(offsetof(SentPeer, fds) == 8);
+static_assert(kMostFds == 253 && kMostSentPeers == 63);
 
 static_assert(sizeof(PeerInfo) == 2048);
 static_assert(sizeof(IdentityInfo) == 312);
@@ -184,9 +211,11 @@ static_assert(offsetof(IdentityInfo, rank) == 8);
 static_assert(offsetof(IdentityInfo, size) == 12);
 static_assert(offsetof(IdentityInfo, pid) == 16);
 static_assert(offsetof(IdentityInfo, transports) == 20);
+static_assert(kMaxNics == 20 && UnreachableInfo::kRanks == 8000);
 static_assert(sizeof(NicInfo) == 1592);
 static_assert(sizeof(UnreachableInfo) == 1016);
 static_assert(sizeof(EndpointInfo) == 2048);
+static_assert(sizeof(EndpointName) == 96);
 static_assert(sizeof(ReadyInfo) == 16);
 static_assert(in_order_from(0, {NicKind::Ethernet, NicKind::Wifi, NicKind::Tunnel, NicKind::IPoIB, NicKind::InfiniBand,
                                 NicKind::RoCE, NicKind::Efa, NicKind::Slingshot, NicKind::OmniPath, NicKind::Bridge,
@@ -213,13 +242,21 @@ static_assert(offsetof(IdentityInfo, host) == 120);
 static_assert(offsetof(IdentityInfo, group) == 184);
 static_assert(offsetof(IdentityInfo, gpu) == 232);
 static_assert(offsetof(IdentityInfo, nonce) == 296);
+static_assert(offsetof(NicInfo, rank) == 8);
+static_assert(offsetof(NicInfo, count) == 12);
 static_assert(offsetof(NicInfo, nics) == 16);
 static_assert(offsetof(NicInfo, probe_ports) == 1296);
 static_assert(offsetof(NicInfo, why_no_fabric) == 1336);
+static_assert(offsetof(UnreachableInfo, rank) == 8);
+static_assert(offsetof(UnreachableInfo, count) == 12);
 static_assert(offsetof(UnreachableInfo, ranks) == 16);
+static_assert(offsetof(EndpointInfo, rank) == 8);
+static_assert(offsetof(EndpointInfo, unused) == 12);
 static_assert(offsetof(EndpointInfo, token) == 16);
 static_assert(offsetof(EndpointInfo, names) == 32);
 static_assert(offsetof(EndpointInfo, why_no_gpu_direct) == 1952);
+static_assert(offsetof(ReadyInfo, rank) == 8);
+static_assert(offsetof(ReadyInfo, unused) == 12);
 
 // A message's kind is its index. What is written field by field: the bytes are in tests/unit/control_message_test.cc.
 static_assert(

@@ -27,6 +27,8 @@ namespace {
 constexpr uint64_t kFileBytes = uint64_t{1} << 60;      // sparse: only allocated pages take memory
 constexpr uint64_t kRecordBytes = uint64_t{1} << 36;    // of records, at most
 constexpr uint64_t kSegmentBytes = uint64_t{16} << 20;  // records, and slices smaller than this, share a mapping
+// By which peers find the mapping that a record lies in: as those of bootstrap/shared_layouts.cc.
+static_assert(kSegmentBytes == 16777216);
 constexpr uint64_t kAlignment = 64;
 constexpr uint64_t kPage = 4096;  // the smallest; with larger pages the kernel rounds further
 constexpr uint64_t kLargePage = uint64_t{2} << 20;

@@ -16,11 +16,13 @@ struct Head {
     uint32_t kind;   // index in ControlMessage
     uint32_t bytes;  // that follow
 };
+
+constexpr uint64_t kMostTextBytes = 4096;
+
 // As those of bootstrap/shared_layouts.cc.
 static_assert(sizeof(Head) == 8);
 static_assert(offsetof(Head, bytes) == 4);
-
-constexpr uint64_t kMostTextBytes = 4096;
+static_assert(kMostTextBytes == 4096);
 
 class Writer {
 public:

@@ -16,6 +16,8 @@ namespace {
 constexpr size_t kPacketBytes = 8192;  // below every provider's limit for eager messages
 constexpr unsigned kInFlight = 4;      // packets to one peer
 constexpr uint64_t kEarly = 64;        // how far packets may come out of order
+// A receiver has room for what a sender of another build sends: as those of bootstrap/shared_layouts.cc.
+static_assert(kPacketBytes == 8192 && kInFlight == 4 && kEarly == 64);
 constexpr size_t kSlab = 16;
 constexpr size_t kReceives = 4 * kSlab;
 
@@ -37,15 +39,19 @@ struct ReliableStream::Packet final : OperationContext {
     FabricEndpoint *endpoint;
     RemoteRank *to;  // NULL: a receive
     void *descriptor;
-    struct {
+    struct Wire {
         Header header;
         char text[kPacketBytes - sizeof(Header)];
     } wire;
     // As those of bootstrap/shared_layouts.cc.
+    static_assert(sizeof(Wire) == 8192);
+    static_assert(offsetof(Wire, text) == 56);
     static_assert(sizeof(Header) == 56);
     static_assert(offsetof(Header, rank) == 16);
+    static_assert(offsetof(Header, bytes) == 20);
     static_assert(offsetof(Header, number) == 24);
     static_assert(offsetof(Header, last_call) == 32);
+    static_assert(offsetof(Header, last_minibatch) == 40);
     static_assert(offsetof(Header, last_call_age_ns) == 48);
     void completed(size_t bytes, const std::string &error) override {
         to != nullptr ? stream->sent(*this, error) : stream->received(*this, bytes, error);
