@@ -134,14 +134,18 @@ odc_log_level log_level_of(int32_t given) {
     return static_cast<odc_log_level>(at - kLevelNames.begin() + 1);
 }
 
-void Log::set_rank(int rank, int size, const std::string &host, const std::string &group) {
-    who_ = formatted(" rank={}/{} host={} pid={}", rank, size, host, getpid());
+void Log::set_process(const std::string &host, const std::string &group) {
+    process_ = formatted(" host={} pid={}", host, getpid());
     group_ = group.empty() ? "" : formatted(" group={}", group);
 }
 
+void Log::set_rank(int rank, int size) { rank_ = formatted(" rank={}/{}", rank, size); }
+
 std::string Log::prefix(odc_log_level level) const {
-    return formatted("{} odc {}{} minibatch={}{}: ", utc_now(), name_of(level), who_,
-                     minibatch_.load(std::memory_order_relaxed), group_);
+    // Who is no rank yet has no minibatch.
+    const std::string minibatch =
+        rank_.empty() ? "" : formatted(" minibatch={}", minibatch_.load(std::memory_order_relaxed));
+    return formatted("{} odc {}{}{}{}{}: ", utc_now(), name_of(level), rank_, process_, minibatch, group_);
 }
 
 void Log::put(odc_log_level level, const std::string &text) {

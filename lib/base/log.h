@@ -28,8 +28,9 @@ public:
     Log(const Log &) = delete;
     Log &operator=(const Log &) = delete;
 
-    // Names the writer in each line from now on. Called before the library starts a thread.
-    void set_rank(int rank, int size, const std::string &host, const std::string &group);
+    // Name the writer in each line from now on, the rank once it is known. Called before the library starts a thread.
+    void set_process(const std::string &host, const std::string &group);
+    void set_rank(int rank, int size);
     void set_minibatch(uint64_t minibatch) { minibatch_.store(minibatch, std::memory_order_relaxed); }
 
     uint64_t minibatch() const { return minibatch_.load(std::memory_order_relaxed); }
@@ -93,7 +94,8 @@ private:
     const odc_log_level level_;
     const odc_log_fn sink_;
     void *const arg_;
-    std::string who_;  // "rank=3/8 host=a pid=42"
+    std::string rank_;     // " rank=3/8"; empty: not known yet
+    std::string process_;  // " host=a pid=42"
     std::string group_;
     std::atomic<uint64_t> minibatch_{0};
 

@@ -220,9 +220,8 @@ void join_host(Membership &membership, const LocalGroup &group, std::unique_ptr<
 }  // namespace
 
 Membership join(const odc_config &config, Log &log) {
-    const Rendezvous rendezvous = find_rendezvous(config);
+    const Rendezvous rendezvous = find_rendezvous(config, log);
     const LaunchInfo &launch = rendezvous.launch;
-    log.set_rank(launch.rank, launch.size, rendezvous.host, rendezvous.group);
     const JobConfig job_config = job_config_of(config, launch, log);
     const Deadline deadline(job_config.timeout_ms, job_config.interrupted, job_config.interrupted_arg, &log);
     log.info("joins {}", rendezvous.way());

@@ -4,6 +4,7 @@
 #include <sodium.h>
 
 #include "base/fork_gate.h"
+#include "base/log.h"
 #include "base/settings.h"
 #include "topology/host.h"
 
@@ -70,8 +71,12 @@ std::string Rendezvous::way() const {
                                                  : "without a rendezvous");
 }
 
-Rendezvous find_rendezvous(const odc_config &config) {
+Rendezvous find_rendezvous(const odc_config &config, Log &log) {
     Rendezvous found{{}, {}, {}, {}, config.all_gather, config.all_gather_arg, {}, {}, {}};
+    found.group = config.group != nullptr ? config.group : "";
+    log.set_process(host_name(), found.group);
+    name_host(config, &found);
+    log.set_process(found.host, found.group);
     if (config.size < 0) {
         fail(ODC_ERROR_ARGUMENT, "odc_init: size is {}, must be 1 or more", config.size);
     }
@@ -104,13 +109,10 @@ Rendezvous find_rendezvous(const odc_config &config) {
         found.launch.job = config.job;
         found.launch.one_host = true;
     }
-    if (config.group != nullptr && config.group[0] != '\0') {
-        found.group = config.group;
-    }
+    log.set_rank(found.launch.rank, found.launch.size);
     found.launch.job = name_of(found.launch.job, found.group);
     found.address = config.rendezvous != nullptr ? config.rendezvous : setting(Setting::kRendezvous);
     found.secret = config.secret != nullptr ? config.secret : setting(Setting::kSecret);
-    name_host(config, &found);
     return found;
 }
 

@@ -10,6 +10,8 @@
 
 namespace odc {
 
+class Log;
+
 struct Rendezvous {
     LaunchInfo launch;
     std::string group;
@@ -27,8 +29,9 @@ struct Rendezvous {
     std::string way() const;
 };
 
-// Throws ODC_ERROR_ARGUMENT for what cannot be, ODC_ERROR_RENDEZVOUS when nothing says who this rank is.
-Rendezvous find_rendezvous(const odc_config &config);
+// Throws ODC_ERROR_ARGUMENT for what cannot be, ODC_ERROR_RENDEZVOUS when nothing says who this rank is. Tells the log at once
+// what it has found out, so that the line of such an error has it.
+Rendezvous find_rendezvous(const odc_config &config, Log &log);
 
 // NULL where there is nobody to exchange peer infos with, or no need to. `deadline` must outlive it.
 std::unique_ptr<Allgather> open_exchange(const Rendezvous &rendezvous, const Deadline &deadline);

@@ -25,6 +25,13 @@ same "$lines" "$(grep -c . <<<"$err")"
 expect 0 env ODC_LOG=debug "$odc" run -n 2 "$programs/join"
 contains "$err" " minibatch=0: syncs; rank "
 
+# A line of a process that is no rank yet says where it is; the host is as errors name it.
+line='^[^ ]+Z odc info host=somewhere pid=[0-9]+: cannot join, wrong argument: ODC_RANK="5" is wrong: '
+expect 1 env ODC_LOG=trace ODC_SIZE=2 ODC_RANK=5 ODC_JOB=q ODC_HOST_ID=somewhere "$programs/join"
+same "$(grep -cE "$line" <<<"$err")" 1
+expect 1 env ODC_LOG=trace ODC_SIZE=2 ODC_RANK=5 ODC_HOST_ID="$(printf '%070d' 0)" "$programs/join"
+same "$(grep -cE "Z odc info host=[^ ]+ pid=[0-9]+: cannot join, wrong argument: ODC_HOST_ID=" <<<"$err")" 1
+
 expect 1 env ODC_LOG=loud "$odc" run -n 2 "$programs/join"
 contains "$err" "ODC_LOG=\"loud\" is wrong: it must be error, warn, info, debug or trace"
 

@@ -125,6 +125,36 @@ static void lines_say_who_when_and_what(void **state) {
     run_processes(3, tell_all, NULL);
 }
 
+/* Who is no rank has a host, a process and a group. */
+static void fail_to_join(int rank, int size, const char *job, void *arg) {
+    (void)rank, (void)arg;
+    heard h = {0};
+    odc_config config = config_of(size, size, job);
+    config.group = "actor";
+    config.log = hear;
+    config.log_arg = &h;
+    config.log_level = ODC_LOG_TRACE;
+    odc_context *context = NULL;
+    CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_ARGUMENT, "is not in 0..");
+    CHECK_EQUAL(h.count, 1);
+    char pattern[200];
+    regex_t format;
+    snprintf(pattern, sizeof pattern,
+             "Z odc info host=[^ ]+ pid=%d group=actor: cannot join, wrong argument: ", (int)getpid());
+    CHECK_EQUAL(regcomp(&format, pattern, REG_EXTENDED | REG_NOSUB), 0);
+    if (regexec(&format, h.lines[0], 0, NULL, 0) != 0) {
+        fprintf(stderr, "%s\nis not as %s\n", h.lines[0], pattern);
+    }
+    CHECK_EQUAL(regexec(&format, h.lines[0], 0, NULL, 0), 0);
+    regfree(&format);
+    forget(&h);
+}
+
+static void a_line_before_joining_says_where(void **state) {
+    (void)state;
+    run_processes(1, fail_to_join, NULL);
+}
+
 static void tell_nothing(int rank, int size, const char *job, void *arg) {
     (void)arg;
     heard h = {0};
@@ -413,6 +443,7 @@ static void a_cancelled_thread_logs_its_error(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_say_who_when_and_what),
+        cmocka_unit_test(a_line_before_joining_says_where),
         cmocka_unit_test(a_healthy_job_warns_of_nothing),
         cmocka_unit_test(a_long_wait_says_whom_it_waits_for),
         cmocka_unit_test(joining_says_who_is_missing),

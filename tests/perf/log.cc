@@ -23,7 +23,8 @@ void nothing(benchmark::State &state) {
 
 void line(benchmark::State &state, odc_log_level level) {
     odc::Log made(level, drop, nullptr);
-    made.set_rank(3, 8, "host", "");
+    made.set_process("host", "");
+    made.set_rank(3, 8);
     odc::Log *log = &made;
     const std::string shard = "layer.0";
     for (auto _ : state) {
