@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much memory each rank of this host gives to its node cache and partial sums (core/node_places.h). All ranks of a host come
-// to the same answer, from what each says in its control block.
+// How much memory each rank of this host gives to its node cache and partial sums (core/foreign_slices.h). All ranks of a host
+// come to the same answer, from what each says in its control block.
 #pragma once
 
 #include "memory/control_block.h"

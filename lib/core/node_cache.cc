@@ -6,7 +6,7 @@
 #include "base/counters.h"
 #include "base/element_type.h"
 #include "bootstrap/peer.h"
-#include "core/node_places.h"
+#include "core/foreign_slices.h"
 #include "core/shard_directory.h"
 #include "core/wait.h"
 #include "memory/host_kernels.h"

@@ -2,8 +2,8 @@
 // The node cache: a slice of another host is read once a minibatch into an entry in this host's shared memory, from where all ranks
 // of the host gather it. memory/cache_entry.h says which states an entry goes through, and why nobody reads a wrong one.
 //
-// node_places.h says which rank holds an entry. A slice is read by the rank that wants it first, by its own NIC and progress thread,
-// so that no rank waits for a call of another. A gather waits for the publish of the holder, which is an owner, anyway.
+// foreign_slices.h says which rank holds an entry. A slice is read by the rank that wants it first, by its own NIC and progress
+// thread, so that no rank waits for a call of another. A gather waits for the publish of the holder, which is an owner, anyway.
 #pragma once
 
 #include "bootstrap/node_cache_share.h"

@@ -2,9 +2,9 @@
 // Node-local sums: what ranks of this host add to a slice of another host goes to a partial sum in this host's shared memory, which
 // is sent to the owner once a minibatch. memory/partial_sum.h says when it may be read and used again.
 //
-// node_places.h says which rank holds a sum. The owners of the host that have a slice add to it; each says once a minibatch that
-// it adds nothing more, at odc_finish or when it arrives, and whoever says so last sends it by its own NIC and progress thread. It
-// then arrives when the owner has applied the sums: so no rank waits for a call of another but in sync. A rank without a slice,
+// foreign_slices.h says which rank holds a sum. The owners of the host that have a slice add to it; each says once a minibatch
+// that it adds nothing more, at odc_finish or when it arrives, and whoever says so last sends it by its own NIC and progress thread.
+// It then arrives when the owner has applied the sums: so no rank waits for a call of another but in sync. A rank without a slice,
 // which may release the shard at any time, adds directly, as do all to a slice for which the holder has no memory.
 #pragma once
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/node_places.h"
+#include "core/foreign_slices.h"
 
 #include <map>
 
