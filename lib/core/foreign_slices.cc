@@ -41,41 +41,43 @@ std::vector<uint64_t> holders_of(const Job &job, const Shard &shard) {
 
 }  // namespace
 
-// The k-th owner of another host has its place at the k-th of this one, modulo their number: so memory, and with NICs in the
+// The slice of the k-th owner of another host is held by the k-th of this one, modulo their number: so memory, and with NICs in the
 // order of ranks also rails, are used evenly.
-void find_places(const Job &job, Shard &shard) {
+void find_holders(const Job &job, Shard &shard) {
     const std::vector<uint64_t> holders = holders_of(job, shard);
     if (holders.empty()) {
         return;
     }
-    auto places = std::make_unique<NodePlaces>();
-    places->of.resize(shard.owners());
-    places->holders = holders.size();
-    std::map<size_t, size_t> owners_on;           // by host
-    std::vector<NodePlace> next(holders.size());  // free place of each holder
+    auto slices = std::make_unique<ForeignSlices>();
+    slices->of.resize(shard.owners());
+    slices->holders = holders.size();
+    std::map<size_t, size_t> owners_on;              // by host
+    std::vector<ForeignSlice> next(holders.size());  // that each holder gets
     for (uint64_t index = 0; index < shard.owners(); ++index) {
         if (job.on_this_host(shard.owner(index)) || shard.slices().numel(index) == 0) {
             continue;
         }
         const size_t k = owners_on[job.peer(shard.owner(index)).host_index]++ % holders.size();
-        NodePlace &place = next[k];
-        place.holder = holders[k];
-        place.entry.bytes = entry_bytes(shard, index);
-        place.sum.bytes = PartialSumLayout(shard, index).bytes;
-        places->of[index] = place;
-        ++place.number;
-        place.entry.begin = place.entry.end();
-        place.sum.begin = place.sum.end();
+        ForeignSlice &foreign = next[k];
+        foreign.holder = holders[k];
+        foreign.entry.bytes = entry_bytes(shard, index);
+        foreign.sum.bytes = PartialSumLayout(shard, index).bytes;
+        slices->of[index] = foreign;
+        ++foreign.number;
+        foreign.entry.begin = foreign.entry.end();
+        foreign.sum.begin = foreign.sum.end();
     }
-    shard.engine_state = std::move(places);
+    shard.engine_state = std::move(slices);
 }
 
-NodePlace *place_of(const Shard &shard, uint64_t index) {
-    auto *places = static_cast<NodePlaces *>(shard.engine_state.get());
-    return places != nullptr && places->of[index].holder != NodePlace::kNone ? &places->of[index] : nullptr;
+ForeignSlice *foreign_slice(const Shard &shard, uint64_t index) {
+    auto *slices = static_cast<ForeignSlices *>(shard.engine_state.get());
+    return slices != nullptr && slices->of[index].holder != ForeignSlice::kNone ? &slices->of[index] : nullptr;
 }
 
-uint64_t holder_count(const Shard &shard) { return static_cast<const NodePlaces *>(shard.engine_state.get())->holders; }
+uint64_t holder_count(const Shard &shard) {
+    return static_cast<const ForeignSlices *>(shard.engine_state.get())->holders;
+}
 
 PartialSumLayout::PartialSumLayout(const Shard &shard, uint64_t index) {
     const Description &d = shard.description();
@@ -84,13 +86,13 @@ PartialSumLayout::PartialSumLayout(const Shard &shard, uint64_t index) {
     bytes = sums + to_whole_line(sum_bytes);
 }
 
-Shard::Held fit(const Shard &shard, NodePlace::Part NodePlace::*part, uint64_t left) {
+Shard::Held fit(const Shard &shard, ForeignSlice::Part ForeignSlice::*part, uint64_t left) {
     Shard::Held held;
     for (uint64_t index = 0; index < shard.owners(); ++index) {
-        const NodePlace *place = place_of(shard, index);
-        if (place != nullptr && place->holder == shard.own_index() && place->number == held.count &&
-            (place->*part).end() <= left) {
-            held = {held.count + 1, (place->*part).end()};
+        const ForeignSlice *foreign = foreign_slice(shard, index);
+        if (foreign != nullptr && foreign->holder == shard.own_index() && foreign->number == held.count &&
+            (foreign->*part).end() <= left) {
+            held = {held.count + 1, (foreign->*part).end()};
         }
     }
     return held;

@@ -55,7 +55,7 @@ HostOperations::Holdings HostOperations::plan_held(const std::vector<Shard *> &s
         return taken;
     };
     for (Shard *shard : shards) {
-        find_places(job_, *shard);
+        find_holders(job_, *shard);
         shard->hold(take(&Holdings::entries, cache_->plan(*shard, room)), {});
     }
     for (Shard *shard : shards) {
@@ -354,7 +354,7 @@ void HostOperations::add(Operation &operation, Job::Wait &wait) {
         const bool is_partial = sums_->takes(shard, index);
         RemoteSlice to = is_partial ? sums_->sum(shard, index) : shard.slice(index);
         to.exponent = exponent;
-        Endpoint &endpoint = endpoint_to(shard, is_partial ? place_of(shard, index)->holder : index);
+        Endpoint &endpoint = endpoint_to(shard, is_partial ? foreign_slice(shard, index)->holder : index);
         if (auto request = endpoint.start_add(to, operation.gradient(index), generation(), wait)) {
             operation.in_flight.push_back({index, std::move(request)});
         }

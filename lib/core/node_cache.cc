@@ -62,7 +62,7 @@ uint64_t NodeCache::room() const {
 }
 
 Shard::Held NodeCache::plan(const Shard &shard, uint64_t left) const {
-    return shard.description().parameter_type != 0 ? fit(shard, &NodePlace::entry, left) : Shard::Held{};
+    return shard.description().parameter_type != 0 ? fit(shard, &ForeignSlice::entry, left) : Shard::Held{};
 }
 
 void NodeCache::forget(const Shard &shard) {
@@ -78,19 +78,19 @@ void NodeCache::forget(const Shard &shard) {
 
 // ---- Gathers ----
 
-bool NodeCache::caches(const Shard &shard, uint64_t index) const { return place_of(shard, index) != nullptr; }
+bool NodeCache::caches(const Shard &shard, uint64_t index) const { return foreign_slice(shard, index) != nullptr; }
 
-uint64_t NodeCache::holder(const Shard &shard, uint64_t index) const { return place_of(shard, index)->holder; }
+uint64_t NodeCache::holder(const Shard &shard, uint64_t index) const { return foreign_slice(shard, index)->holder; }
 
 bool NodeCache::has_entry(const Shard &shard, uint64_t index) const {
-    const NodePlace &place = *place_of(shard, index);
-    return place.number < shard.linked(place.holder)->cache_entries;
+    const ForeignSlice &foreign = *foreign_slice(shard, index);
+    return foreign.number < shard.linked(foreign.holder)->cache_entries;
 }
 
 CacheEntry &NodeCache::entry(const Shard &shard, uint64_t index) const {
-    const NodePlace &place = *place_of(shard, index);
-    std::byte *const segment = shard.bases(place.holder).host;
-    return *reinterpret_cast<CacheEntry *>(segment + shard.linked(place.holder)->cache + place.entry.begin);
+    const ForeignSlice &foreign = *foreign_slice(shard, index);
+    std::byte *const segment = shard.bases(foreign.holder).host;
+    return *reinterpret_cast<CacheEntry *>(segment + shard.linked(foreign.holder)->cache + foreign.entry.begin);
 }
 
 void NodeCache::read(Shard &shard, uint64_t index, Endpoint &owner) {

@@ -18,12 +18,12 @@ namespace {
 // Foreign slices that may have partial sums, in this rank's turn, which begins behind its own slice, so that ranks that finish
 // together send different ones.
 template <class Body>
-void for_each_place(Shard &shard, const Body &body) {
+void for_each_foreign_slice(Shard &shard, const Body &body) {
     for (uint64_t i = 1; i < shard.owners(); ++i) {
         const uint64_t index = (shard.own_index() + i) % shard.owners();
-        NodePlace *place = place_of(shard, index);
-        if (place != nullptr && place->has_sum) {
-            body(index, *place);
+        ForeignSlice *foreign = foreign_slice(shard, index);
+        if (foreign != nullptr && foreign->has_sum) {
+            body(index, *foreign);
         }
     }
 }
@@ -31,23 +31,23 @@ void for_each_place(Shard &shard, const Body &body) {
 }  // namespace
 
 Shard::Held NodeSums::plan(const Shard &shard, uint64_t left) const {
-    return shard.description().gradient_type != 0 ? fit(shard, &NodePlace::sum, left) : Shard::Held{};
+    return shard.description().gradient_type != 0 ? fit(shard, &ForeignSlice::sum, left) : Shard::Held{};
 }
 
 // ---- Additions ----
 
 bool NodeSums::takes(const Shard &shard, uint64_t index) const {
-    const NodePlace *place = adds(shard) ? place_of(shard, index) : nullptr;
-    return place != nullptr && place->has_sum && place->number < shard.linked(place->holder)->partial_sum_count;
+    const ForeignSlice *foreign = adds(shard) ? foreign_slice(shard, index) : nullptr;
+    return foreign != nullptr && foreign->has_sum && foreign->number < shard.linked(foreign->holder)->partial_sum_count;
 }
 
-PartialSum &NodeSums::partial_sum(const Shard &shard, const NodePlace &place) const {
-    std::byte *const segment = shard.bases(place.holder).host;
-    return *reinterpret_cast<PartialSum *>(segment + shard.linked(place.holder)->partial_sums + place.sum.begin);
+PartialSum &NodeSums::partial_sum(const Shard &shard, const ForeignSlice &foreign) const {
+    std::byte *const segment = shard.bases(foreign.holder).host;
+    return *reinterpret_cast<PartialSum *>(segment + shard.linked(foreign.holder)->partial_sums + foreign.sum.begin);
 }
 
 RemoteSlice NodeSums::sum(const Shard &shard, uint64_t index) const {
-    PartialSum &partial = partial_sum(shard, *place_of(shard, index));
+    PartialSum &partial = partial_sum(shard, *foreign_slice(shard, index));
     RemoteSlice slice = shard.slice(index);
     slice.accumulator = reinterpret_cast<std::byte *>(&partial) + PartialSumLayout(shard, index).sums;
     slice.stripes = partial.stripes();
@@ -61,8 +61,8 @@ void NodeSums::finish(Shard &shard, Call call) {
     if (!adds(shard)) {
         return;
     }
-    for_each_place(shard, [&](uint64_t index, const NodePlace &place) {
-        if (directory_.presence(shard, place.holder) == ShardDirectory::Presence::Published) {
+    for_each_foreign_slice(shard, [&](uint64_t index, const ForeignSlice &foreign) {
+        if (directory_.presence(shard, foreign.holder) == ShardDirectory::Presence::Published) {
             count_in(shard, index);
         }
     });
@@ -78,12 +78,12 @@ void NodeSums::end(const std::vector<Shard *> &shards, Job::Wait &wait) {
     }
     for (Shard *shard : shards) {
         if (adds(*shard)) {
-            for_each_place(*shard, [&](uint64_t index, NodePlace &place) {
-                const bool has_none = shard->linked(place.holder) != nullptr && !takes(*shard, index);
-                if (!has_none && directory_.await_presence(*shard, place.holder, wait)) {
+            for_each_foreign_slice(*shard, [&](uint64_t index, ForeignSlice &foreign) {
+                const bool has_none = shard->linked(foreign.holder) != nullptr && !takes(*shard, index);
+                if (!has_none && directory_.await_presence(*shard, foreign.holder, wait)) {
                     count_in(*shard, index);
                 } else {  // released: nobody can add any more, and in later minibatches the record may be another shard's
-                    place.has_sum = false;
+                    foreign.has_sum = false;
                 }
             });
         }
@@ -97,13 +97,13 @@ void NodeSums::end(const std::vector<Shard *> &shards, Job::Wait &wait) {
 }
 
 void NodeSums::count_in(Shard &shard, uint64_t index) {
-    NodePlace &place = *place_of(shard, index);
-    if (place.counted_in == generation() || !takes(shard, index)) {
+    ForeignSlice &foreign = *foreign_slice(shard, index);
+    if (foreign.counted_in == generation() || !takes(shard, index)) {
         return;
     }
     unsent_.push_back({&shard, index});  // before what cannot be taken back
-    place.counted_in = generation();
-    PartialSum &partial = partial_sum(shard, place);
+    foreign.counted_in = generation();
+    PartialSum &partial = partial_sum(shard, foreign);
     const bool is_last = partial.count_in(generation()) == holder_count(shard);
     if (!is_last || partial.stripes()->generation < generation()) {
         unsent_.pop_back();
@@ -116,7 +116,7 @@ bool NodeSums::send(const Part &part, Call call) {
     if (!directory_.is_published(shard, part.index)) {
         return false;
     }
-    PartialSum &partial = partial_sum(shard, *place_of(shard, part.index));
+    PartialSum &partial = partial_sum(shard, *foreign_slice(shard, part.index));
     RemoteSlice to = shard.slice(part.index);
     to.addends = shard.is_exact() ? partial.stripes()->addends : 1;
     to.were_clamped = partial.clamped.exchange(0, std::memory_order_relaxed);

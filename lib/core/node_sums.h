@@ -20,7 +20,7 @@ namespace odc {
 
 class ShardDirectory;
 struct Counters;
-struct NodePlace;
+struct ForeignSlice;
 struct PartialSum;
 
 class NodeSums {
@@ -54,7 +54,7 @@ private:
     bool adds(const Shard &shard) const {
         return shard.engine_state != nullptr && shard.own_numel() > 0 && shard.description().gradient_type != 0;
     }
-    PartialSum &partial_sum(const Shard &shard, const NodePlace &place) const;
+    PartialSum &partial_sum(const Shard &shard, const ForeignSlice &foreign) const;
     void count_in(Shard &shard, uint64_t index);
     bool send(const Part &part, Call call);
     void await_sent(Job::Wait &wait);
