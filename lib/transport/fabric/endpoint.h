@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One libfabric endpoint of this rank, on one NIC: messages and RMA reads are posted here and completed by poll(). For the
-// progress thread only.
+// One libfabric endpoint of this rank, on one NIC: messages and RMA reads are posted here and completed by poll(). For one
+// thread at a time: odc_init's, then the progress thread.
 #pragma once
 
 #include "base/fd.h"

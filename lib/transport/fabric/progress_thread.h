@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A context's thread for peers of other hosts (see fabric.h). It alone calls libfabric; the context's threads hand it
-// commands. It never waits for a peer, a lock or the provider: what cannot be done now is tried again in the next step.
+// A context's thread for peers of other hosts (see fabric.h). From start() on it alone uses the context's endpoints, which
+// the thread of odc_init has opened; the context's threads hand it commands. It never waits for a peer, a lock or the provider: what
+// cannot be done now is tried again in the next step.
 #pragma once
 
 #include "transport/fabric/command_queue.h"
