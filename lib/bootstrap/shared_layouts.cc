@@ -167,8 +167,10 @@ static_assert(offsetof(ShardRecord, clamped) == 200);
 static_assert(std::is_same_v<decltype(std::declval<ShardRecord>().slices()), const uint64_t *> &&
               std::is_same_v<decltype(std::declval<ShardRecord>().ranks()), const int32_t *>);
 
-static_assert(sizeof(CacheEntry) == 64 && alignof(CacheEntry) == 64);
-static_assert(sizeof(PartialSum) == 64 && alignof(PartialSum) == 64);
+static_assert(sizeof(CacheEntry) == 64);
+static_assert(alignof(CacheEntry) == 64);
+static_assert(sizeof(PartialSum) == 64);
+static_assert(alignof(PartialSum) == 64);
 static_assert(offsetof(PartialSum, clamped) == 8);
 static_assert(in_order_from(1, {CacheState::Reading, CacheState::Full, CacheState::GivenUp}));
 static_assert(CacheWord(5, CacheState::Full, 3).value() == (5 << 18 | 3 << 2 | 2));
