@@ -5,7 +5,9 @@
 export CCACHE_BASEDIR=$PWD CCACHE_SLOPPINESS=locale # a bare root has none
 if command -v ccache >/dev/null; then
     export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache
+    # By name, as dh gives a package's build a home of its own.
+    CCACHE_DIR=$(ccache --get-config cache_dir)
     # ccache fails where it cannot write, for example in the home of a user who has none.
-    ccache_folder=$(ccache --get-config cache_dir)
-    { mkdir -p "$ccache_folder" && [ -w "$ccache_folder" ]; } 2>/dev/null || export CCACHE_DIR=$PWD/build/ccache
+    { mkdir -p "$CCACHE_DIR" && [ -w "$CCACHE_DIR" ]; } 2>/dev/null || CCACHE_DIR=$PWD/build/ccache
+    export CCACHE_DIR
 fi
