@@ -113,7 +113,7 @@ def check_report(
 def test_ranks_of_two_hosts(tmp_path: Path, corpus: Path, ranks: int) -> None:
     """With two ranks a host the node cache has something to save."""
     hosts = Path(__file__).parents[3] / "tests/harness/hosts.sh"
-    train = [sys.executable, str(SCRIPT), "compute", "--data", str(corpus), "--rounds", "3", "--turn", "2", *SMALL]
+    train = [sys.executable, str(SCRIPT), "compute", "--data", str(corpus), "--rounds", "1", "--turn", "2", *SMALL]
     inside = ["bash", "-c", f'"$HOSTS" ranks {ranks} "$@"', "train", *train]
     ended = subprocess.run(
         ["bash", str(hosts), "2", "--", *inside], cwd=tmp_path, capture_output=True, text=True, timeout=170
