@@ -66,7 +66,11 @@ def trained(rank: int, size: int, living: dict[str, Any]) -> None:
             for x in seen_by_workers(model, minibatch, rank):
                 square_loss(model, x, 1.0 / (size * MICROBATCHES))
             job.sync_gradients()
+            if minibatch == 1:
+                with torch.inference_mode():  # an evaluation
+                    list(torch.utils.data.DataLoader([0], num_workers=1, multiprocessing_context="fork"))
             assert sum(1 for _ in seen_by_workers(model, minibatch, rank)) == MICROBATCHES  # and its gradients
+            assert all(one.grad is not None for one in model.parameters())
             optimizer.step()
 
 

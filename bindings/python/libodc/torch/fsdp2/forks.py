@@ -10,6 +10,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 _leave: list[Callable[[list[Any]], None]] = []
 _living: dict[tuple[int, int], weakref.WeakSet[Any]] = {}
 
@@ -25,7 +27,8 @@ def watch(one: Any, leave: Callable[[list[Any]], None]) -> None:
 def _before_fork() -> None:
     for index, leave in enumerate(_leave):
         if here := list(_living.get((threading.get_ident(), index), ())):
-            leave(here)
+            with torch.inference_mode(False):  # of an evaluation's loader, whose tensors no step can use
+                leave(here)
 
 
 os.register_at_fork(before=_before_fork)
