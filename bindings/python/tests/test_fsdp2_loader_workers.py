@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DataLoader workers forked while a model is attached: they have the model, and nothing of the job."""
+"""Other processes than ranks. DataLoader workers forked while a model is attached have the model, and nothing of the
+job; what goes to a process by torch.multiprocessing leaves its slice."""
 
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from torch_ranks import run_torch_ranks, torch
 from libodc.torch import fsdp2
 
 MICROBATCHES = 3
+LIVING: dict[str, Any] = {"parameters": "slice", "gradients": "view"}
 
 
 class Samples(torch.utils.data.Dataset[Any]):
@@ -74,8 +77,32 @@ def trained(rank: int, size: int, living: dict[str, Any]) -> None:
             optimizer.step()
 
 
-@pytest.mark.parametrize(
-    "living", [{}, {"parameters": "slice", "gradients": "view"}], ids=["copies", "slices and views"]
-)
+@pytest.mark.parametrize("living", [{}, LIVING], ids=["copies", "slices and views"])
 def test_workers_forked_while_attached(living: dict[str, Any]) -> None:
     run_torch_ranks(2, trained, living)
+
+
+def handed_over(rank: int, size: int) -> None:
+    trained = []
+    for living in ({}, LIVING):
+        torch.manual_seed(0)
+        model = Net()
+        shard_blocks(model, mesh_of(size))
+        optimizer = adamw(model)
+        with fsdp2.attach(model, optimizer, **living) as job:
+            for minibatch in range(5):
+                square_loss(model, sample(minibatch, rank, 0), 1.0 / size)
+                job.sync_gradients()
+                if minibatch == 1:  # what a queue does, which moves them to shared memory
+                    ForkingPickler.dumps([one.grad.to_local() for one in model.parameters()])
+                optimizer.step()
+                optimizer.zero_grad()
+                if minibatch == 2:
+                    ForkingPickler.dumps([one.detach().to_local() for one in model.parameters()])
+        trained.append([one.full_tensor() for one in model.parameters()])
+    for copied, lived in zip(*trained, strict=True):
+        assert torch.equal(copied, lived)
+
+
+def test_parameters_and_gradients_that_another_process_shares() -> None:
+    run_torch_ranks(2, handed_over)

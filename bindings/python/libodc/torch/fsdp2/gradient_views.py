@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
+from functools import partial
 from typing import Literal
 
 import torch
@@ -29,18 +30,34 @@ class GradientViews:
         self.sums: list[torch.Tensor] = []
         """What becomes these gradients when it is divided."""
         self._empty: list[nn.Parameter] = []
+        self._made: list[torch.Tensor] = []  # the local tensors of those that are views
+        self._addresses: list[int] = []
+        self._renew: Callable[[], None] = lambda: None
 
     def build(self, view: View, sums: torch.Tensor, tied: Container[int]) -> None:
         """`sums`: `view` as a tensor."""
         if sums.device.type == "cpu":
             watch(self, _leave)
+        self._renew = partial(self._make, view, sums, tied)
+        self._renew()
+
+    def renew(self) -> bool:
+        """Whether there are other views now, because torch has moved one to shared memory, to hand it to another
+        process."""
+        if [one.data_ptr() for one in self._made] == self._addresses:
+            return False
+        self._renew()
+        return True
+
+    def _make(self, view: View, sums: torch.Tensor, tied: Container[int]) -> None:
         for index, entry in enumerate(self._trainable):
             local, size = entry.local, sums.dtype.itemsize
             if local.dtype is sums.dtype and local.device == sums.device and id(entry.parameter) not in tied:
                 part = view.part(entry.gradient_offset * size, local.numel())
                 self.gradients[index] = _gradient(entry.parameter, from_dlpack(part).view(local.shape))
-        views = [local_tensor(one) for one in self.gradients if one is not None]
-        self.sums = [sums] if len(views) == len(self.gradients) else views
+        self._made = [local_tensor(one) for one in self.gradients if one is not None]
+        self._addresses = [one.data_ptr() for one in self._made]
+        self.sums = [sums] if len(self._made) == len(self.gradients) else self._made
 
     def reducing(self, index: int, parameter: nn.Parameter) -> None:
         """FSDP2 is about to make a .grad of zeros, if there is none."""

@@ -121,6 +121,10 @@ class JobGradients:
                 if took_part[index] and index not in again and entry.parameter.grad is not None:
                     local_tensor(entry.parameter.grad).div_(divisor or self._divisors[index])
             return
+        if any([group.views.renew() for group in self._groups]):  # all of them
+            for found in ("_views", "_viewed", "_in_place"):
+                self.__dict__.pop(found, None)
+            self._filled = None
         if self._filled is None or self._filled.key != (took_part, again):
             self._filled = self._find_filled(took_part, again)
         for sums, own_divisor in self._in_place:  # also what nobody has added to, which is zero

@@ -36,13 +36,14 @@ _SMALL = 8192  # bytes that are rather kept than summed: copying takes one call
 class _Home:
     entry: Entry
     memory: torch.Tensor  # the parameter's part of the slice, padded, with a storage of its own
+    address: int  # of that part; torch moves a storage that it hands to another process to shared memory
     tried: int = 0  # the address of the last memory that was not moved here
     why_not: str = ""
 
     @property
     def holds(self) -> bool:
         local = self.entry.local
-        return local.numel() == 0 or local.data_ptr() == self.memory.data_ptr()
+        return local.numel() == 0 or local.data_ptr() == self.address
 
 
 class Homes:
@@ -73,7 +74,8 @@ class Homes:
                 self._refused.append((entry.name, why))
                 continue
             length = entry.length * self._layout.dtype.itemsize // dtype.itemsize
-            self._homes[id(entry)] = _Home(entry, from_dlpack(view.part(begin, length, TYPES[dtype])))
+            memory = from_dlpack(view.part(begin, length, TYPES[dtype]))
+            self._homes[id(entry)] = _Home(entry, memory, memory.data_ptr())
         if self._homes:
             self._bits = slice.view(torch.uint8)
         filled = [entry for entry in self._layout.entries if entry.local.numel() > 0]
@@ -93,7 +95,7 @@ class Homes:
         if home is None or not home.holds:
             return False
         memory = self._fsdp.memory(entry.attribute)  # loading may have replaced the parameter
-        return memory.numel() == 0 or memory.data_ptr() == home.memory.data_ptr()
+        return memory.numel() == 0 or memory.data_ptr() == home.address
 
     def hold_all(self) -> bool:
         """Whether FSDP2 gathers nothing but the slice."""
@@ -120,14 +122,16 @@ class Homes:
             if home.holds or home.tried == memory.data_ptr():
                 continue
             home.tried = memory.data_ptr()
-            if _is_whole(memory, home):
+            if home.memory.data_ptr() != home.address:
+                home.why_not = "shared with another process"
+            elif _is_whole(memory, home):
                 yield home, Move(self._fsdp, home.entry.attribute, home.memory)
             else:
                 home.why_not = "part of a larger tensor"
 
     def moves_out(self) -> Iterator[Move]:
         for home in self._homes.values():
-            if home.memory.numel() > 0 and self._fsdp.memory(home.entry.attribute).data_ptr() == home.memory.data_ptr():
+            if home.memory.numel() > 0 and self._fsdp.memory(home.entry.attribute).data_ptr() == home.address:
                 yield Move(self._fsdp, home.entry.attribute, torch.empty_like(home.memory))
 
     def reasons(self) -> Iterator[tuple[str, str]]:
