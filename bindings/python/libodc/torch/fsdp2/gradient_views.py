@@ -30,8 +30,9 @@ class GradientViews:
         self.sums: list[torch.Tensor] = []
         """What becomes these gradients when it is divided."""
         self._empty: list[nn.Parameter] = []
-        self._made: list[torch.Tensor] = []  # the local tensors of those that are views
-        self._addresses: list[int] = []
+        self.made: list[torch.Tensor] = []
+        """The local tensors of those that are views, and where in the slice they are."""
+        self.addresses: list[int] = []
         self._renew: Callable[[], None] = lambda: None
 
     def build(self, view: View, sums: torch.Tensor, tied: Container[int]) -> None:
@@ -41,13 +42,10 @@ class GradientViews:
         self._renew = partial(self._make, view, sums, tied)
         self._renew()
 
-    def renew(self) -> bool:
-        """Whether there are other views now, because torch has moved one to shared memory, to hand it to another
-        process."""
-        if [one.data_ptr() for one in self._made] == self._addresses:
-            return False
-        self._renew()
-        return True
+    def renew(self) -> None:
+        """After torch has moved one to shared memory, to hand it to another process."""
+        if [one.data_ptr() for one in self.made] != self.addresses:
+            self._renew()
 
     def _make(self, view: View, sums: torch.Tensor, tied: Container[int]) -> None:
         for index, entry in enumerate(self._trainable):
@@ -55,9 +53,9 @@ class GradientViews:
             if local.dtype is sums.dtype and local.device == sums.device and id(entry.parameter) not in tied:
                 part = view.part(entry.gradient_offset * size, local.numel())
                 self.gradients[index] = _gradient(entry.parameter, from_dlpack(part).view(local.shape))
-        self._made = [local_tensor(one) for one in self.gradients if one is not None]
-        self._addresses = [one.data_ptr() for one in self._made]
-        self.sums = [sums] if len(self._made) == len(self.gradients) else self._made
+        self.made = [local_tensor(one) for one in self.gradients if one is not None]
+        self.addresses = [one.data_ptr() for one in self.made]
+        self.sums = [sums] if len(self.made) == len(self.gradients) else self.made
 
     def reducing(self, index: int, parameter: nn.Parameter) -> None:
         """FSDP2 is about to make a .grad of zeros, if there is none."""

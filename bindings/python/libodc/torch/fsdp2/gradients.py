@@ -54,6 +54,11 @@ class JobGradients:
         return [(entry, view) for entry, view in both if view is not None]
 
     @cached_property
+    def _made(self) -> tuple[list[torch.Tensor], list[int]]:
+        views = [group.views for group in self._groups]
+        return [one for group in views for one in group.made], [one for group in views for one in group.addresses]
+
+    @cached_property
     def _in_place(self) -> list[tuple[Quotients, float]]:
         """Of the sums that are gradients, those of one kind and divisor together."""
         by_kind: dict[object, tuple[list[torch.Tensor], float]] = {}
@@ -121,10 +126,9 @@ class JobGradients:
                 if took_part[index] and index not in again and entry.parameter.grad is not None:
                     local_tensor(entry.parameter.grad).div_(divisor or self._divisors[index])
             return
-        if any([group.views.renew() for group in self._groups]):  # all of them
-            for found in ("_views", "_viewed", "_in_place"):
-                self.__dict__.pop(found, None)
-            self._filled = None
+        views, addresses = self._made
+        if list(map(torch.Tensor.data_ptr, views)) != addresses:
+            self._renew()
         if self._filled is None or self._filled.key != (took_part, again):
             self._filled = self._find_filled(took_part, again)
         for sums, own_divisor in self._in_place:  # also what nobody has added to, which is zero
@@ -144,6 +148,13 @@ class JobGradients:
         for index in again:
             local: Any = local_tensor(entries[index].parameter.grad)  # type: ignore[arg-type]
             local.add_(self._sums[index].div(divisor or self._divisors[index]).to(local.device))
+
+    def _renew(self) -> None:
+        for group in self._groups:
+            group.views.renew()
+        for found in ("_views", "_viewed", "_made", "_in_place"):
+            self.__dict__.pop(found, None)
+        self._filled = None
 
     def _find_filled(self, took_part: Sequence[bool], again: dict[int, int]) -> _Filled:
         views: list[tuple[Entry, torch.Tensor]] = []
