@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
-from functools import partial
+from collections.abc import Container, Iterable
 from typing import Literal
 
 import torch
@@ -33,29 +32,33 @@ class GradientViews:
         self.made: list[torch.Tensor] = []
         """The local tensors of those that are views, and where in the slice they are."""
         self.addresses: list[int] = []
-        self._renew: Callable[[], None] = lambda: None
+        self._parts: dict[int, View] = {}  # of the sums, by index
 
     def build(self, view: View, sums: torch.Tensor, tied: Container[int]) -> None:
         """`sums`: `view` as a tensor."""
         if sums.device.type == "cpu":
             watch(self, _leave)
-        self._renew = partial(self._make, view, sums, tied)
-        self._renew()
+        self.sums = [sums]
+        for index, entry in enumerate(self._trainable):
+            local, size = entry.local, sums.dtype.itemsize
+            if local.dtype is sums.dtype and local.device == sums.device and id(entry.parameter) not in tied:
+                self._parts[index] = view.part(entry.gradient_offset * size, local.numel())
+        self._make()
 
     def renew(self) -> None:
         """After torch has moved one to shared memory, to hand it to another process."""
         if [one.data_ptr() for one in self.made] != self.addresses:
-            self._renew()
+            self._make()
 
-    def _make(self, view: View, sums: torch.Tensor, tied: Container[int]) -> None:
-        for index, entry in enumerate(self._trainable):
-            local, size = entry.local, sums.dtype.itemsize
-            if local.dtype is sums.dtype and local.device == sums.device and id(entry.parameter) not in tied:
-                part = view.part(entry.gradient_offset * size, local.numel())
-                self.gradients[index] = _gradient(entry.parameter, from_dlpack(part).view(local.shape))
-        self.made = [local_tensor(one) for one in self.gradients if one is not None]
+    def _make(self) -> None:
+        self.made.clear()
+        for index, part in self._parts.items():
+            entry = self._trainable[index]
+            self.made.append(from_dlpack(part).view(entry.local.shape))
+            self.gradients[index] = _gradient(entry.parameter, self.made[-1])
         self.addresses = [one.data_ptr() for one in self.made]
-        self.sums = [sums] if len(self.made) == len(self.gradients) else self.made
+        if len(self.made) < len(self.gradients):
+            self.sums = self.made
 
     def reducing(self, index: int, parameter: nn.Parameter) -> None:
         """FSDP2 is about to make a .grad of zeros, if there is none."""
