@@ -6,6 +6,8 @@
 # not the library's.
 set -u
 cd "${ODC_SOURCE_DIR:?the folder of the sources}" || exit 1
+# shellcheck source=tests/harness/includes.sh
+. tests/harness/includes.sh
 
 kMostModules=22
 kMostHeaders=22 # of lib/
@@ -25,8 +27,6 @@ while read -r folder; do
 done < <(sed -n 's/^| `\([a-z_/]*\)\/` .*/\1/p' lib/README.md)
 [ "$number" -gt 5 ] || complain "lib/README.md has no table of folders"
 
-in_quotes() { sed -n 's/^ *# *include *"\([^"]*\)".*/\1/p' "$1"; }
-in_angles() { sed -n 's/^ *# *include *<\([^>]*\)>.*/\1/p' "$1"; }
 # Also of lib/ in angle brackets, as it is on the compiler's path.
 includes_of() {
     local header

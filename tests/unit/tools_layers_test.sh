@@ -4,6 +4,8 @@
 # with its source) do not include each other in circles. They may include <odc/odc.h> and cuda/ besides.
 set -u
 cd "${ODC_SOURCE_DIR:?the folder of the sources}/tools" || exit 1
+# shellcheck source=tests/harness/includes.sh
+. ../tests/harness/includes.sh
 
 failures=0
 complain() {
@@ -26,8 +28,8 @@ sources() { find . \( -name '*.h' -o -name '*.cc' -o -name '*.cc.in' -o -name '*
 # Also in angle brackets, if the file is one of this repository.
 includes_of() {
     local header
-    sed -n 's/^ *# *include *"\([^"]*\)".*/\1/p' "$1"
-    for header in $(sed -n 's/^ *# *include *<\([^>]*\)>.*/\1/p' "$1"); do
+    in_quotes "$1"
+    for header in $(in_angles "$1"); do
         case $header in
         odc/odc.h) ;;
         odc/*) echo "$header" ;;
