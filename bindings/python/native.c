@@ -197,6 +197,19 @@ size_t odc_describe(object *list, size_t count, object *type, int (*describe)(vo
     return count;
 }
 
+/* ---- Calls of libodc. Their status is written before Python can raise the exception of a signal's handler. ---- */
+
+int32_t odc_note_publication(int32_t *status, int32_t (*publish)(void *context, void *stream), void *context,
+                             void *stream) {
+    return *status = publish(context, stream);
+}
+
+int32_t odc_note_combination(int32_t *status,
+                             int32_t (*combine)(void *context, double *values, size_t count, int32_t op), void *context,
+                             double *values, size_t count, int32_t op) {
+    return *status = combine(context, values, count, op);
+}
+
 /* ---- Loops. Addresses are numbers, since Python has arrays of those. ---- */
 
 void odc_copy_each(size_t count, const uint64_t *to, const uint64_t *from, const uint64_t *bytes) {
@@ -205,16 +218,19 @@ void odc_copy_each(size_t count, const uint64_t *to, const uint64_t *from, const
     }
 }
 
-/* Rounds as torch does; `to[i]` may be `from[i]`. */
-#define DIVIDE_EACH(name, type)                                                                                \
-    void name(size_t count, const uint64_t *to, const uint64_t *from, const uint64_t *lengths, type divisor) { \
-        for (size_t i = 0; i < count; ++i) {                                                                   \
-            type *const into = (type *)(uintptr_t)to[i];                                                       \
-            const type *const sums = (const type *)(uintptr_t)from[i];                                         \
-            for (uint64_t j = 0; j < lengths[i]; ++j) {                                                        \
-                into[j] = sums[j] / divisor;                                                                   \
-            }                                                                                                  \
-        }                                                                                                      \
+/* Rounds as torch does; `to[i]` may be `from[i]`. `*done`: how many have been divided, so that a call that is repeated divides
+ * none twice. */
+#define DIVIDE_EACH(name, type)                                                                              \
+    void name(size_t count, const uint64_t *to, const uint64_t *from, const uint64_t *lengths, type divisor, \
+              uint64_t *done) {                                                                              \
+        for (; *done < count; ++*done) {                                                                     \
+            type *const into = (type *)(uintptr_t)to[*done];                                                 \
+            const type *const sums = (const type *)(uintptr_t)from[*done];                                   \
+            const uint64_t length = lengths[*done];                                                          \
+            for (uint64_t i = 0; i < length; ++i) {                                                          \
+                into[i] = sums[i] / divisor;                                                                 \
+            }                                                                                                \
+        }                                                                                                    \
     }
 DIVIDE_EACH(odc_divide_each_f32, float)
 DIVIDE_EACH(odc_divide_each_f64, double)

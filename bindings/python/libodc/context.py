@@ -16,7 +16,7 @@ from ._abi import Memory, Reduction, Status, Type, lib, odc_config, odc_peer_sta
 from ._arguments import INT32, UINT64, c_enum, c_integer, c_string, told
 from ._handle import AllGather, Callbacks, Handle, raising_kept
 from ._log import wanted_level
-from ._streams import stream_handle
+from ._resumable import AllReduce, Publication, Sync
 from .errors import JobError, PhaseError, check
 from .route import Route
 from .shard import Shard, ShardDescription
@@ -78,26 +78,15 @@ class Context:
 
     def publish(self, stream: Any = None) -> None:
         """Publishes every shard not published yet; `stream` is for those in GPU memory, see Shard."""
-        on = stream_handle(stream, self._handle.device)
-        with self._handle.call("publish") as context:
-            check(lib.odc_publish_all(context, on))
+        Publication(self._handle).run(stream)
 
     def sync(self, values: Sequence[float] = (), op: Reduction = Reduction.SUM) -> list[float]:
         """Waits for all ranks, once per minibatch. `values` are combined over all ranks on the way."""
-        combined = (ctypes.c_double * len(values))(*values)
-        with self._handle.call("sync") as context:
-            check(lib.odc_minibatch_sync_reduce(context, combined, len(values), c_enum("op", op, Reduction)))
-        self._handle.started.clear()
-        while self._handle.spent:
-            self._handle.spent.pop()()
-        return list(combined)
+        return Sync(self._handle, values, op).run()
 
     def all_reduce(self, values: Sequence[float], op: Reduction = Reduction.SUM) -> list[float]:
         """Combines up to 64 values over all ranks; all get the same bits; between sync and publish."""
-        combined = (ctypes.c_double * len(values))(*values)
-        with self._handle.call("all_reduce") as context:
-            check(lib.odc_all_reduce(context, combined, len(values), c_enum("op", op, Reduction)))
-        return list(combined)
+        return AllReduce(self._handle, values, op).run()
 
     def claim(self, count: int) -> int | None:
         """The next of the minibatch's `count` items (0, 1, ...; each is handed out to one rank of the job), or None if

@@ -9,9 +9,10 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import pytest
-from fsdp2_models import Net, adamw, mesh_of, sample, shard_blocks, square_loss
+from fsdp2_models import Net, adamw, mesh_of, reshard, sample, shard_blocks, square_loss
 from torch_ranks import run_torch_ranks, torch
 
+import libodc
 from libodc.torch import fsdp2
 
 MICROBATCHES = 3
@@ -106,3 +107,33 @@ def handed_over(rank: int, size: int) -> None:
 
 def test_parameters_and_gradients_that_another_process_shares() -> None:
     run_torch_ranks(2, handed_over)
+
+
+def read_only(rank: int, size: int) -> None:
+    model = Net()
+    shard_blocks(model, mesh_of(size))
+    model.requires_grad_(False)
+
+    def in_slices() -> bool:
+        return all(group.homes.hold_all() for group in job._groups)
+
+    def forked() -> None:
+        reshard(model)  # FSDP2 leaves the root's gathered
+        assert sum(1 for _ in seen_by_workers(model, 0, rank)) == MICROBATCHES
+        assert not in_slices()
+
+    with fsdp2.attach(model, parameters="slice") as job, torch.no_grad():
+        expected = model(sample(0, 0, 0))
+        assert in_slices()
+        for _ in range(2):
+            forked()
+            assert torch.equal(model(sample(0, 0, 0)), expected)
+            assert in_slices()
+        forked()
+        next(model.blocks[0].parameters()).to_local().add_(1.0)
+        with pytest.raises(libodc.PhaseError, match="has changed since it was published"):
+            model(sample(0, 0, 0))
+
+
+def test_a_reference_is_in_its_slices_again_at_the_forward_after_a_fork() -> None:
+    run_torch_ranks(2, read_only)

@@ -292,6 +292,29 @@ def test_a_gather_may_be_waited_for_after_the_sync() -> None:
     run_torch_ranks(2, asks_and_syncs)
 
 
+def refuse(module: Any, inputs: Any) -> None:
+    raise ValueError("bad sample 17")
+
+
+def raises_behind_a_prefetch(rank: int, size: int) -> None:
+    model = sharded(size)
+    for block in model:
+        block.span = lambda name: nullcontext()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="bad sample 17") if rank == 0 else pytest.raises(libodc.AbortedError):
+        with fsdp2.attach(model, optimizer, timeout=60) as job:
+            if rank == 0:
+                model[1].register_forward_pre_hook(refuse)
+            model(torch.ones(2, 8)).sum().backward()
+            job.sync_gradients()
+    assert all(hasattr(one, "to_local") for one in model.parameters())  # sharded
+
+
+@pytest.mark.usefixtures("two_hosts")
+def test_the_error_of_a_block_ends_the_job_though_a_gather_is_open() -> None:
+    run_torch_ranks(2, raises_behind_a_prefetch)
+
+
 def is_interrupted(rank: int, size: int, ended: Any) -> None:
     model = untraced(size)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -12,6 +12,7 @@ from fsdp2_models import LIMIT, Case, adamw, mesh_of, sample
 from torch_ranks import run_torch_ranks, torch
 
 import libodc
+from libodc._resumable import AllReduce
 from libodc.torch.fsdp2 import Job, attach
 
 Given = list[dict[str, dict[str, float]]]  # of each rank: its sums and maxima
@@ -27,22 +28,20 @@ def attached(size: int) -> Iterator[tuple[Job, Any]]:
 @contextmanager
 def reductions(made: list[int], *, interrupt: int = -1) -> Iterator[None]:
     """Notes how many values each reduction of this rank has; `interrupt`: Ctrl-C comes before this one, once."""
-    all_reduce = libodc.Context.all_reduce
+    run = AllReduce.run
     left = [interrupt]
 
-    def noted(context: libodc.Context, values: Any, op: Any = libodc.Reduction.SUM) -> Any:
+    def noted(reduction: AllReduce) -> list[float]:
         if left[0] == len(made):
             left[0] = -1
             raise KeyboardInterrupt
-        result = all_reduce(context, values, op)
-        made.append(len(values))
+        result = run(reduction)
+        made.append(len(result))
         return result
 
-    libodc.Context.all_reduce = noted  # type: ignore[method-assign]
-    try:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(AllReduce, "run", noted)
         yield
-    finally:
-        libodc.Context.all_reduce = all_reduce  # type: ignore[method-assign]
 
 
 def natural(rank: int, size: int) -> None:

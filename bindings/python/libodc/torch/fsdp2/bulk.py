@@ -57,24 +57,37 @@ class Quotients:
             self._from = addresses(sums)
             self._lengths = array("Q", [one.numel() for one in sums])
             self._kinds = None if (described := descriptions(sums)) is None else described[2::WORDS]
+        self._done = array("Q", [0])  # of divide()
+        self._undivided = Unwritten([])
 
     def write(self, divisor: float, into: list[torch.Tensor]) -> None:
-        """Into tensors of one kind, which may be the sums themselves. The bits do not depend on a tensor's size: on a
-        GPU only the foreach functions divide by a number itself."""
-        kind, device = self._sums[0].dtype, self._sums[0].device
-        by: Any = divisor if device.type != "cpu" else _as_tensor(divisor, kind)
-        to = None
-        if self._looped:
-            to = self._from if into is self._sums else self._addresses_of(into)
-        if to is None:
-            _divide(self._sums, by, into)
+        """Into other tensors, all of one kind. The bits do not depend on a tensor's size: on a GPU only the foreach
+        functions divide by a number itself."""
+        if self._looped and (to := self._addresses_of(into)) is not None:
+            self._loop(divisor, to, array("Q", [0]), into)
         else:
-            _DIVIDE[kind](to, self._from, self._lengths, by.item())
-            torch.autograd.graph.increment_version(into)
+            _divide(self._sums, self._by(divisor), into)
+
+    def begin(self) -> None:
+        """Other sums are there now."""
+        self._done[0] = 0
+        if not self._looped:
+            self._undivided = Unwritten(self._sums)
 
     def divide(self, divisor: float) -> None:
-        """In place."""
-        self.write(divisor, self._sums)
+        """In place, each once since begin(): after an exception the rest is divided."""
+        if self._looped:
+            self._loop(divisor, self._from, self._done, self._sums)
+        elif left := self._undivided.left():
+            _divide(left, self._by(divisor), left)
+
+    def _loop(self, divisor: float, to: array[int], done: array[int], into: list[torch.Tensor]) -> None:
+        kind = self._sums[0].dtype
+        _DIVIDE[kind](to, self._from, self._lengths, _as_tensor(divisor, kind).item(), done)
+        torch.autograd.graph.increment_version(into)
+
+    def _by(self, divisor: float) -> Any:
+        return divisor if self._sums[0].device.type != "cpu" else _as_tensor(divisor, self._sums[0].dtype)
 
     def _addresses_of(self, into: list[torch.Tensor]) -> array[int] | None:
         """None: some are not as the sums are."""
@@ -89,6 +102,17 @@ class Quotients:
             for one, length in zip(into, self._lengths, strict=True)
         ]
         return None if -1 in found else array("Q", found)
+
+
+class Unwritten:
+    """Which of some tensors have not been written to, by torch's counters."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._tensors = tensors
+        self._versions = [one._version for one in tensors]
+
+    def left(self) -> list[torch.Tensor]:
+        return [one for one, before in zip(self._tensors, self._versions, strict=True) if one._version == before]
 
 
 def kind_of(values: torch.Tensor, into: torch.Tensor) -> tuple[object, ...]:

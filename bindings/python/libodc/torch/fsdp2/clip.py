@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 
 from ..._abi import Reduction
-from ...context import Context
 from ...exact import ExactSum
+from .bulk import Unwritten
 from .steps import Steps
+from .totals import Reduce
 
 _PIECE = 26  # bits; the squares of f32 have 48
 _PIECES = 3
@@ -19,32 +20,7 @@ _AT_ONCE = 1 << 24  # elements: the sum of as many pieces is exact in f64
 _RAISED = 14  # so that the last piece is whole in the units of ExactSum, which are 2**-64
 
 
-class Clipping:
-    """An interrupted call can be repeated: it resumes where it was."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._steps = Steps()
-
-    def clip(self, gradients: list[torch.Tensor], max_norm: float, error_if_nonfinite: bool) -> float:
-        """Scales all ranks' gradients so that their norm is at most `max_norm`; returns the norm before."""
-        norm = self._norm(gradients)
-        if error_if_nonfinite and not math.isfinite(norm):
-            raise RuntimeError(f"the norm of the gradients is {norm}, so they cannot be clipped")
-        scale = max_norm / (norm + 1e-6)
-        if gradients and not scale >= 1:
-            torch._foreach_mul_(gradients, scale)
-        return norm
-
-    def _norm(self, gradients: list[torch.Tensor]) -> float:
-        steps = self._steps
-        steps.begin()
-        norm = _total_norm(gradients, lambda mine, op: steps.run(lambda: self._context.all_reduce(mine, op)))
-        steps.end()
-        return norm
-
-
-def _total_norm(gradients: list[torch.Tensor], reduce: Callable[[list[float], Reduction], list[float]]) -> float:
+def total_norm(gradients: list[torch.Tensor], reduce: Reduce) -> float:
     """The 2-norm of the gradients of all ranks together, which `reduce` combines. Squares are added as integers in
     units of 2**-78 of the largest's power of two, so neither their order nor their division over ranks matters."""
     mine = [float(one.abs().max()) for one in gradients if one.numel() > 0]
@@ -56,6 +32,13 @@ def _total_norm(gradients: list[torch.Tensor], reduce: Callable[[list[float], Re
     total = ExactSum.of_digits(reduce(squares.digits, Reduction.SUM))
     root = math.sqrt(math.ldexp(total, -_RAISED))
     return math.ldexp(root, exponent) if exponent < 1000 else root * 2.0 ** (exponent - 100) * 2.0**100
+
+
+def scale(gradients: list[torch.Tensor], by: float, steps: Steps) -> None:
+    """A step of a call, which may be repeated."""
+    unwritten = steps.run(lambda: Unwritten(gradients))
+    if left := unwritten.left():
+        torch._foreach_mul_(left, by)
 
 
 def _pieces(gradient: torch.Tensor, exponent: int) -> Iterator[float]:

@@ -7,11 +7,12 @@ import dataclasses
 from collections.abc import Callable
 
 from ..._abi import Reduction
+from ..._resumable import AllReduce, Sync
 from ...context import Context
 from ...errors import ArgumentError, MismatchError
 from .steps import Steps
 from .summary import JobSummary, RankSummary, Summaries
-from .totals import VALUES, Combined, Given, Totals
+from .totals import VALUES, Combined, Given, Names, Totals
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,13 +23,13 @@ class Exchanged:
 
 
 class Exchange:
-    """An interrupted call can be repeated: it resumes where it was."""
+    """Its steps are some of the job's calls."""
 
-    def __init__(self, context: Context, parameters: int) -> None:
+    def __init__(self, context: Context, steps: Steps, parameters: int) -> None:
         self._context = context
+        self._steps = steps
         self._summaries = Summaries(parameters, context.rank, context.size)
         self._totals = Totals()
-        self._steps = Steps()
 
     def has_new(self, numbers: Given) -> bool:
         """Whether there are names that no rank has passed before."""
@@ -36,48 +37,48 @@ class Exchange:
 
     def sync(
         self,
-        own: Callable[[int], RankSummary],
-        collectives: Callable[[], int],
+        own: Callable[[], RankSummary],
         weight: float,
         numbers: Given,
         arrived: Callable[[JobSummary], None],
     ) -> Exchanged:
-        """`own` is given the result of `collectives`, which is called once for a minibatch: others may begin until it
-        is repeated. `arrived` is called when the minibatch has ended, also where this then raises that ranks disagree.
-        """
+        """`own` is called once for a minibatch: what it tells may change until the call is repeated. `arrived` is
+        called when the minibatch has ended, also where this then raises that ranks disagree."""
         step = self._steps.run
-        self._steps.begin()
-        mine = own(step(collectives))
-        room = VALUES - 1
-        names = self._totals.riding(numbers, room - self._summaries.length)
-        values = [weight, *names, *self._summaries.riding(mine, room - len(names))]
-        total_weight, *synced = step(lambda: self._context.sync(values))
-
-        def reduce(values: list[float], op: Reduction) -> list[float]:
-            return step(lambda: self._context.all_reduce(values, op))
-
-        summary = self._summaries.complete(mine, synced[len(names) :], reduce)
+        mine = step(own)
+        known, names, started = step(lambda: self._start(mine, weight, numbers))
+        total_weight, *synced = step(started.run)
+        summary = self._summaries.complete(mine, synced[names:], self.reduce)
         if summary.other_callers:
-            self._end(summary, arrived)
+            step(lambda: arrived(summary))
             raise MismatchError(
                 f"rank {self._context.rank} ended the minibatch with {mine.call}, but ranks {summary.other_callers} "
                 "with something else: all call the same, with the same divisor"
             )
         try:
             combined = self._totals.complete(
+                known,
                 numbers,
-                synced[: len(names)],
-                reduce,
+                synced[:names],
+                self.reduce,
                 self._context.rank,
                 new_names=summary.new_names > 0,
                 any_maxima=summary.maxima > 0,
             )
         except ArgumentError:
-            self._end(summary, arrived)
+            step(lambda: arrived(summary))
             raise
-        self._end(summary, arrived)
+        step(lambda: arrived(summary))
         return Exchanged(summary, total_weight, combined)
 
-    def _end(self, summary: JobSummary, arrived: Callable[[JobSummary], None]) -> None:
-        self._steps.end()
-        arrived(summary)
+    def _start(self, mine: RankSummary, weight: float, numbers: Given) -> tuple[Names, int, Sync]:
+        """The names that are known, how many of them ride on the sync, and the sync."""
+        room = VALUES - 1
+        names = self._totals.riding(numbers, room - self._summaries.length)
+        values = [weight, *names, *self._summaries.riding(mine, room - len(names))]
+        return self._totals.known, len(names), Sync(self._context._handle, values)
+
+    def reduce(self, values: list[float], op: Reduction) -> list[float]:
+        """Within a call: two of its steps."""
+        started = self._steps.run(lambda: AllReduce(self._context._handle, values, op))
+        return self._steps.run(started.run)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+_count = 0
 _leave: list[Callable[[list[Any]], None]] = []
 _living: dict[tuple[int, int], weakref.WeakSet[Any]] = {}
 
@@ -24,9 +25,16 @@ def watch(one: Any, leave: Callable[[list[Any]], None]) -> None:
     _living.setdefault((threading.get_ident(), _leave.index(leave)), weakref.WeakSet()).add(one)
 
 
+def count() -> int:
+    """Of forks that something had to leave its slices for."""
+    return _count
+
+
 def _before_fork() -> None:
+    global _count
     for index, leave in enumerate(_leave):
         if here := list(_living.get((threading.get_ident(), index), ())):
+            _count += 1
             with torch.inference_mode(False):  # of an evaluation's loader, whose tensors no step can use
                 leave(here)
 

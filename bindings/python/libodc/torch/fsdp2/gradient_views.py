@@ -89,8 +89,9 @@ def let_go(viewed: Iterable[tuple[Entry, torch.Tensor]], used: Container[int]) -
         for entry, gradient in viewed:
             parameter = entry.parameter
             if parameter.grad is gradient:
-                parameter.grad = None
-                if id(parameter) not in used:
+                if id(parameter) in used:
+                    parameter.grad = None
+                else:
                     kept.append((parameter, gradient))
     for parameter, gradient in kept:
         parameter.grad = _gradient(parameter, local_tensor(gradient).clone())

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from .bulk import Quotients, kind_of
+from .bulk import Quotients, Unwritten, kind_of
 from .gradient_views import let_go
 from .group import Group
 from .layout import Entry
@@ -35,6 +35,7 @@ class JobGradients:
         self._reduced: Group | None = None  # the last one
         self._cleared: set[int] = set()  # on a single rank: parameters with a .grad of this minibatch
         self._filled: _Filled | None = None  # at the last sync
+        self._undivided = Unwritten([])  # on a single rank, whose sums are FSDP2's
         # The .grad of parameters whose groups were reduced in this minibatch, from before.
         self._before: list[tuple[list[nn.Parameter], list[torch.Tensor | None]]] = []
 
@@ -116,19 +117,33 @@ class JobGradients:
 
     # ---- after the sync ----
 
-    def fill(self, took_part: Sequence[bool], divisor: float | None) -> None:
-        """Writes the sums, divided by `divisor` (None: each group's), into the gradient of each parameter that any rank
-        had one for. A tied parameter is in several groups, and its gradient is the sum of all, as in plain FSDP2."""
-        entries = self._entries
-        again = come_again({index: entries[index].parameter for index in self._tied if took_part[index]})
-        if not self._adds:  # a single rank's FSDP2 has added the gradients of all groups
-            for index, entry in enumerate(entries):
-                if took_part[index] and index not in again and entry.parameter.grad is not None:
-                    local_tensor(entry.parameter.grad).div_(divisor or self._divisors[index])
+    def begin_fill(self) -> None:
+        """Before fill(), which may be called several times."""
+        if not self._adds:
+            self._undivided = Unwritten(self.local())
             return
         views, addresses = self._made
         if list(map(torch.Tensor.data_ptr, views)) != addresses:
             self._renew()
+        for sums, _ in self._in_place:
+            sums.begin()
+
+    def fill(self, took_part: Sequence[bool], divisor: float | None) -> None:
+        """Writes the sums, divided by `divisor` (None: each group's), into the gradient of each parameter that any rank
+        had one for. A tied parameter is in several groups, and its gradient is the sum of all, as in plain FSDP2. After
+        an exception it is called again, with the same arguments."""
+        entries = self._entries
+        again = come_again({index: entries[index].parameter for index in self._tied if took_part[index]})
+        if not self._adds:  # a single rank's FSDP2 has added the gradients of all groups
+            left = set(map(id, self._undivided.left()))
+            by_divisor: dict[float, list[torch.Tensor]] = {}
+            for index, entry in enumerate(entries):
+                gradient = entry.parameter.grad if took_part[index] and index not in again else None
+                if gradient is not None and id(alone := local_tensor(gradient)) in left:
+                    by_divisor.setdefault(divisor or self._divisors[index], []).append(alone)
+            for by, gradients in by_divisor.items():  # in one call, since those of a group have one counter
+                torch._foreach_div_(gradients, by)
+            return
         if self._filled is None or self._filled.key != (took_part, again):
             self._filled = self._find_filled(took_part, again)
         for sums, own_divisor in self._in_place:  # also what nobody has added to, which is zero
@@ -138,13 +153,13 @@ class JobGradients:
                 entry.parameter.grad = view
         for beside, sums, own_divisor in self._filled.beside:
             with quick_gradients():
-                gradients = [entry.parameter.grad for entry in beside]
-            made = [(index, beside[index].parameter) for index, one in enumerate(gradients) if one is None]
+                filled = [entry.parameter.grad for entry in beside]
+            made = [(index, beside[index].parameter) for index, one in enumerate(filled) if one is None]
             for index, parameter in made:
-                gradients[index] = torch.empty_like(parameter)
-            sums.write(divisor or own_divisor, local_tensors(gradients))  # type: ignore[arg-type]
+                filled[index] = torch.empty_like(parameter)
+            sums.write(divisor or own_divisor, local_tensors(filled))  # type: ignore[arg-type]
             for index, parameter in made:
-                parameter.grad = gradients[index]
+                parameter.grad = filled[index]
         for index in again:
             local: Any = local_tensor(entries[index].parameter.grad)  # type: ignore[arg-type]
             local.add_(self._sums[index].div(divisor or self._divisors[index]).to(local.device))

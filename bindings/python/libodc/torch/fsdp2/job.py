@@ -19,6 +19,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..._arguments import told
+from ..._resumable import Publication
 from ...context import Context
 from ...errors import ArgumentError, JobError, PhaseError
 from ...exact import ExactSum
@@ -26,7 +27,7 @@ from ...tracing.trace import Trace, trace
 from . import abort_hook
 from .advice import Advice
 from .backward import Backwards
-from .clip import Clipping
+from .clip import scale, total_norm
 from .collective_count import CollectiveCount
 from .crosscheck import Crosscheck
 from .exchange import Exchange, Exchanged
@@ -37,16 +38,16 @@ from .local_shards import LocalShards
 from .overlap import Overlap, told_of_last
 from .participation import Participation
 from .report import MinibatchReport, Reports
-from .streams import Streams
+from .spans import Spans
+from .steps import Steps
+from .streams import Streams, keep_while_used
 from .summary import JobSummary, RankSummary
 from .torch_state import reset, reset_after_exception
-from .totals import Given, given
+from .totals import Given, check_divisor, given
 from .whole import copy_parameters, kept_unsharded
 
 logger = logging.getLogger("libodc")
 T = TypeVar("T")
-
-_in_use: list[list[Group]] = []  # kept forever: a GPU may still use their slices
 
 
 class Phase(enum.Enum):
@@ -73,7 +74,9 @@ class Job:
         self._shards = LocalShards(groups)
         self._gradients = JobGradients(groups, optimizers)
         self._context = context
-        self._exchange = Exchange(context, sum(len(group.trainable) for group in groups))
+        self._steps = Steps()  # of calls that all ranks make
+        self._exchange = Exchange(context, self._steps, sum(len(group.trainable) for group in groups))
+        self._publication = Publication(context._handle)  # after the last sync
         self._streams = streams
         self._crosscheck = crosscheck
         self._participation = Participation()
@@ -89,11 +92,9 @@ class Job:
             add=self._add,
             abort=self._abort,
         )
-        self._clipping = Clipping(context)
         self._reports = Reports(context)
         self._synced = 0  # calls of sync_gradients
-        self._trace: Trace | None = None
-        self._span = ExitStack()  # the current span of the trace
+        self._spans = Spans()
         self._phase = Phase.SYNCED
         self._optimizers = optimizers
         self._edited = False  # parameters changed after the publish, before an optimizer's step
@@ -146,28 +147,23 @@ class Job:
         all ranks. Other arguments may then differ.
         """
         numbers = given(sums, maxima)
-        self._check_divisor(divisor, weight)
-        self._check_may_sync()
-        if not valid:
-            self._give_up()
-        self._check_finished()
-        self._prepare_sync()
+        check_divisor(divisor, weight)
         divisor = None if divisor is None else float(divisor)
+        return self._steps.call("sync_gradients()", self._sync_gradients, numbers, divisor, weight, valid)
+
+    def _sync_gradients(
+        self, numbers: Given, divisor: float | None, weight: float | None, valid: bool
+    ) -> MinibatchReport:
+        step = self._steps.run
+        step(lambda: self._prepare_sync(valid))
         call = f"sync_gradients(divisor={divisor}, weight={'…' if weight is not None else None})"
         done = self._sync(call, 0.0 if weight is None else float(weight), numbers, vetoes=not valid)
-        summary = done.summary
-        self._gradients.await_steps()
-        self._advice.on_collectives(summary.collectives, self._synced)
-        if summary.vetoes:
-            divisor = None
-        else:
-            if weight is not None:
-                divisor = self._divisor_of(done.total_weight)
-            elif divisor is None:
-                self._advice.on_uneven(summary.microbatches)
-            self._fill(summary.took_part, divisor)
-        self._synced += 1
-        return self._reports.of(self._synced - 1, done, divisor)
+        divisor = step(lambda: self._begin_fill(divisor, weight, done))
+        if done.summary.vetoes == 0:
+            step(lambda: self._fill(done.summary.took_part, divisor))
+        report: MinibatchReport = step(lambda: self._reports.of(self._synced, done, divisor))
+        self._synced = report.minibatch + 1
+        return report
 
     def clip_grad_norm_(self, max_norm: float, *, error_if_nonfinite: bool = False) -> float:
         """Collective, between sync_gradients() and the step: scales the gradients of all sharded parameters so that
@@ -179,9 +175,19 @@ class Job:
         self._check_open("clip_grad_norm_()")
         if self._phase is not Phase.SYNCED:
             raise PhaseError("clip_grad_norm_(): call it after sync_gradients(), before optimizer.step()")
+        norm = self._steps.call("clip_grad_norm_()", self._clip, max_norm, error_if_nonfinite)
+        if error_if_nonfinite and not norm < math.inf:
+            raise RuntimeError(f"the norm of the gradients is {norm}, so they cannot be clipped")
+        return norm
+
+    def _clip(self, max_norm: float, only_finite: bool) -> float:
         gradients = self._gradients.local()
         with torch.no_grad():
-            return self._clipping.clip(gradients, max_norm, error_if_nonfinite)
+            norm = total_norm(gradients, self._exchange.reduce)
+            by = max_norm / (norm + 1e-6)
+            if not by >= 1 and (math.isfinite(norm) or not only_finite):
+                scale(gradients, by, self._steps)
+        return norm
 
     def exact_state(self) -> dict[str, float]:
         """Collective: with attach(sums="exact"), what a checkpoint keeps beside model and optimizer, so that a job of
@@ -200,19 +206,18 @@ class Job:
     def publish(self) -> None:
         """Collective: all ranks' parameters were edited outside of optimizer.step() (loading, averaging, clamping), and
         no rank ran a forward meanwhile; if one may, edit within editing()."""
-        self._check_open("publish()")
-        self._check_no_gradients("publish() would lose them")
+        self._steps.call("publish()", self._publish_edits)
+
+    def _publish_edits(self) -> None:
         self._end_before_edits("publish()")
-        self._publish()
+        self._steps.run(self._publish)
 
     @contextmanager
     def editing(self) -> Iterator[None]:
         """Collective, around edits as for publish(), where other ranks may still run forwards (an evaluation): waits
         until they have finished, and publishes at the end. No forward, step or publish() belongs into the block. If it
         raises, nothing is published before the next forward, sync or close()."""
-        self._check_open("editing()")
-        self._check_no_gradients("editing() would lose them")
-        self._end_before_edits("publish() by editing()")
+        self._steps.call("editing()", self._end_before_edits, "publish() by editing()")
         self._editing = True
         try:
             yield
@@ -262,30 +267,33 @@ class Job:
     def trace(self, directory: str | os.PathLike[str]) -> Iterator[Trace]:
         """Collective: like libodc.trace, around whole minibatches. Time outside of communication is shown as computing,
         or as stepping between sync and publish."""
-        with trace(self._context, directory) as recorded:
-            self._trace = recorded
-            try:
-                self._show("compute" if self._phase is Phase.PUBLISHED else "step")
-                yield recorded
-                self._check_open("the end of trace()")
-                self._check_no_gradients("the end of trace() would lose them")
-                still_to_step = self._phase is Phase.SYNCED
-                self._end_minibatch("the end of trace()")
-            finally:
-                self._span.close()
-                self._trace = None
+        with trace(self._context, directory) as recorded, self._spans.shown_in(recorded):
+            self._spans.show("compute" if self._phase is Phase.PUBLISHED else "step")
+            yield recorded
+            still_to_step = self._steps.call("the end of trace()", self._end_traced)
         if not still_to_step:
             self._publish()
 
+    def _end_traced(self) -> bool:
+        self._check_open("the end of trace()")
+        self._check_no_gradients("the end of trace() would lose them")
+        still_to_step: bool = self._steps.run(lambda: self._phase is Phase.SYNCED)
+        self._end_minibatch("the end of trace()")
+        return still_to_step
+
     def close(self) -> None:
-        """Collective: waits for all ranks, so that none ends while others read from it; then removes the hooks."""
+        """Collective: waits for all ranks, so that none ends while others read from it; then removes the hooks. After
+        an exception in another such call, which others may have finished, it resumes that instead."""
         if self._phase is Phase.CLOSED:
             return
         self._check_sharded("close()")
-        if self._any_gradients():
+        if self._any_gradients() and not self._steps.interrupted:
             logger.warning("odc: close(): gradients of this minibatch were not synced and are lost")
         try:
-            self._end_minibatch("close()")
+            if self._steps.interrupted:
+                self._steps.resume()
+            else:
+                self._steps.call("close()", self._end_minibatch, "close()")
         finally:
             self.remove()
 
@@ -296,10 +304,12 @@ class Job:
             return
         self._phase = Phase.CLOSED
         abort_hook.remove(self._hooks)
+        if self._hooks.overlap is not None:
+            self._hooks.overlap.left = True
         for hook in self._installed:
             hook.remove()
         with ExitStack() as stack:  # all of it, whatever fails
-            stack.callback(self._keep_in_use)
+            stack.callback(keep_while_used, self._streams, self._groups)
             stack.callback(self._context.close)
             stack.callback(move_out, [group.homes for group in self._groups])
             for group in self._groups:
@@ -307,10 +317,6 @@ class Job:
                 stack.callback(group.restore)
             self._gradients.drop_zeros()
             reset(self._fsdp_groups)
-
-    def _keep_in_use(self) -> None:
-        if not self._streams.finish():
-            _in_use.append(self._groups)
 
     def _abort(self, error: BaseException) -> None:
         """A job error reaches all ranks anyway."""
@@ -336,6 +342,9 @@ class Job:
         if self._hooks.reads_only:
             with torch.no_grad():
                 self._streams.check_completed()
+            if self._shards.forked and self._differing() is None:
+                with torch.no_grad():
+                    self._shards.publish()  # moves parameters into slices again, where peers read the same bits
         self._before_gather()
         self._collectives.notice_threads()
 
@@ -343,6 +352,7 @@ class Job:
         if self._phase is not Phase.PUBLISHED:
             self._check_open("a forward")
             self._check_not_editing("a forward")
+            self._steps.check_idle("a forward")
             # Parameters are needed although some optimizers have not stepped: peers must not wait forever.
             self._publish()
         if torch.is_grad_enabled():  # not in evaluations and other models before it
@@ -351,6 +361,7 @@ class Job:
     def _before_exchange(self) -> None:
         self._check_open("a Pool")
         self._check_not_editing("a Pool")
+        self._steps.check_idle("a Pool")
         if self._phase is Phase.PUBLISHED:
             return
         if self._gradients.unused():
@@ -390,23 +401,24 @@ class Job:
         self._publish()
         abort_hook.add(self._hooks)
 
-    def _show(self, doing: str) -> None:
-        self._span.close()
-        if self._trace is not None:
-            self._span.enter_context(self._trace.span(doing))
-
     def _publish(self) -> None:
-        with torch.no_grad():
-            if self._shards.publish():
-                self._advice.on_copies(*self._shards.left())
-            self._gradients.let_go()
-        self._context.publish()
+        """After an exception it is called again."""
+        if not self._publication.done:
+            with torch.no_grad():
+                if self._shards.publish():
+                    self._advice.on_copies(*self._shards.left())
+                self._gradients.let_go()
+            self._publication.run()
         self._streams.published()
-        self._phase = Phase.PUBLISHED
         self._collectives.forget()
-        self._show("compute")
+        self._spans.show("compute")
+        self._phase = Phase.PUBLISHED
 
-    def _prepare_sync(self) -> None:
+    def _prepare_sync(self, valid: bool) -> None:
+        self._check_may_sync()
+        if not valid:
+            self._give_up()
+        self._check_finished()
         self._gradients.drop_zeros()
         if self._phase is Phase.SYNCED:  # some optimizers have not stepped
             self._publish()
@@ -417,6 +429,19 @@ class Job:
             self._crosscheck.read()
         reset(self._fsdp_groups)
 
+    def _begin_fill(self, divisor: float | None, weight: float | None, done: Exchanged) -> float | None:
+        """Returns what the sums are divided by."""
+        self._gradients.await_steps()
+        self._advice.on_collectives(done.summary.collectives, self._synced)
+        if done.summary.vetoes > 0:
+            return None
+        self._gradients.begin_fill()
+        if weight is not None:
+            return self._divisor_of(done.total_weight)
+        if divisor is None:
+            self._advice.on_uneven(done.summary.microbatches)
+        return divisor
+
     def _divisor_of(self, total_weight: float) -> float:
         if total_weight == 0:
             self._advice.on_no_weight()
@@ -426,24 +451,25 @@ class Job:
     def _sync(self, call: str, weight: float, numbers: Given, *, vetoes: bool = False) -> Exchanged:
         """Ends the minibatch. `call`: what all ranks must have called."""
         own = partial(self._own_summary, call, numbers, vetoes)
-        return self._exchange.sync(own, self._collectives.value, weight, numbers, self._begin_after)
+        return self._exchange.sync(own, weight, numbers, self._begin_after)
 
-    def _own_summary(self, call: str, numbers: Given, vetoes: bool, collectives: int) -> RankSummary:
+    def _own_summary(self, call: str, numbers: Given, vetoes: bool) -> RankSummary:
         return RankSummary(
             self._participation.each(),
             self._participation.most_backwards(),
             len(self._context.claims()),
             call,
             vetoes,
-            collectives,
+            self._collectives.value(),
             self._exchange.has_new(numbers),
             bool(numbers.maxima),
         )
 
     def _begin_after(self, summary: JobSummary) -> None:
         """All ranks have arrived: ends the minibatch on this one."""
+        self._publication = Publication(self._context._handle)
         self._phase = Phase.SYNCED
-        self._show("step")
+        self._spans.show("step")
         if summary.vetoes == 0:
             self._gradients.synced()
         else:
@@ -466,26 +492,34 @@ class Job:
 
     def _end_before_edits(self, call: str) -> None:
         """As _end_minibatch(). If a rank has edited its part of what FSDP2 had gathered, and drops, all raise."""
+        self._check_open(call)
+        self._check_no_gradients(f"{call} would lose them")
         self._check_not_editing(call)
         self._check_sharded(call)
-        with torch.no_grad():
-            edited = next((what for group in self._groups if (what := group.edited_copy()) is not None), None)
+        edited = self._steps.run(self._edited_copy)
         if self._end_minibatch(call, vetoes=edited is not None).vetoes > 0:
-            self._publish()
+            self._steps.run(self._publish)
             raise PhaseError(
                 f"{call}: {edited or 'a parameter, on another rank,'} was edited while it was gathered, and only its "
                 "shards are kept: edit the model's parameters within job.editing(), or call reshard() of its module "
                 "before the edit (FSDP2 leaves the root's gathered after a forward)"
             )
 
+    def _edited_copy(self) -> str | None:
+        with torch.no_grad():
+            return next((what for group in self._groups if (what := group.edited_copy()) is not None), None)
+
     def _end_minibatch(self, call: str, *, vetoes: bool = False) -> JobSummary:
         """Collective, in any phase of each rank: one may have stepped while another has skipped the step."""
         self._check_not_editing(call)
         self._check_sharded(call)
+        self._steps.run(self._prepare_end)
+        return self._sync(call, 0.0, Given(), vetoes=vetoes).summary
+
+    def _prepare_end(self) -> None:
         reset(self._fsdp_groups)
         if self._phase is Phase.SYNCED:
             self._publish()
-        return self._sync(call, 0.0, Given(), vetoes=vetoes).summary
 
     def _fill(self, took_part: list[bool], divisor: float | None) -> None:
         with torch.no_grad():
@@ -498,6 +532,7 @@ class Job:
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
         self._check_not_editing("a step")
         self._check_sharded("a step")
+        self._steps.check_idle("a step")
         if self._phase is Phase.PUBLISHED:
             self._check_no_gradients("call sync_gradients() before optimizer.step()")
             self._edited = self._differing() is not None
@@ -526,14 +561,6 @@ class Job:
     def _check_sharded(self, what: str) -> None:
         if self._whole:
             raise PhaseError(f"{what} within unsharded(): end the block first, which is for forwards only")
-
-    def _check_divisor(self, divisor: float | None, weight: float | None) -> None:
-        if divisor is not None and weight is not None:
-            raise ArgumentError("give divisor or weight, not both")
-        if divisor is not None and (divisor == 0 or not math.isfinite(divisor)):
-            raise ArgumentError(f"divisor is {divisor}, must be finite and not 0")
-        if weight is not None and (weight < 0 or not math.isfinite(weight)):
-            raise ArgumentError(f"weight is {weight}, must be finite and at least 0")
 
     def _check_finished(self) -> None:
         if self._hooks.backwards.unfinished():

@@ -13,6 +13,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from ...errors import PhaseError
+from . import forks
 from .bulk import Copies, descriptions
 from .extension import ExtensionGroup
 from .group import Group
@@ -38,6 +39,7 @@ class LocalShards:
         self._captured = [group for group in gathered if isinstance(group, ExtensionGroup)]
         self._copied = [group for group in gathered if not isinstance(group, ExtensionGroup)]
         self._sources: list[int] | None = None  # what FSDP2 gathered, at the last publish
+        self._forks = forks.count()  # before it
         # Found where they differ:
         self._told: set[str] = set()  # names of parameters that have not lived in slices since attach
         self._away: list[Entry] = []
@@ -59,6 +61,7 @@ class LocalShards:
     def publish(self) -> bool:
         """Copies those that do not live there into the slices, in the types that are gathered. Returns whether some are
         elsewhere than at the last publish."""
+        self._forks = forks.count()
         moved = (self.refresh(), self._memories.ids()) != (self._states, self._sources)
         if moved:
             move_in(group.homes for group in self._copied)
@@ -78,6 +81,11 @@ class LocalShards:
         for homes in self._noting:
             homes.note()
         return False
+
+    @property
+    def forked(self) -> bool:
+        """Whether parameters may have moved out of their slices since the last publish, for a fork."""
+        return self._forks != forks.count()
 
     @cached_property
     def _memories(self) -> Memories:

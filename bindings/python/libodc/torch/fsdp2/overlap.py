@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from ..._abi import Memory
-from ...errors import PhaseError
+from ...errors import JobError, PhaseError
 from ...route import Route
 from ...shard import Operation, Shard
 
@@ -23,14 +23,19 @@ class GatherWork(dist.Work):
     """A started gather. FSDP2 waits for it where it copies the parameters out, so what it prefetches (in backward the
     next block, in forward what set_modules_to_forward_prefetch names) is read while others are computed."""
 
-    def __init__(self, operation: Operation) -> None:
+    def __init__(self, operation: Operation, overlap: Overlap) -> None:
         super().__init__()
         self._operation = operation
+        self._overlap = overlap
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """An interruption leaves the gather started, to be waited for again. `timeout` is the job's."""
         if not self._operation.complete:
-            self._operation.wait()
+            try:
+                self._operation.wait()
+            except JobError:
+                if not self._overlap.left:
+                    raise
         return True
 
 
@@ -41,6 +46,8 @@ class Overlap:
     ADDITIONS = 2  # that are not complete, whose inputs take memory: as many as FSDP2 keeps of its reduce-scatters
 
     def __init__(self) -> None:
+        self.left = False
+        """The job ends: FSDP2 waits for what it has gathered ahead only to drop it."""
         self._additions: deque[Operation] = deque()
         self._told = False  # when microbatches begin
         self._last = False  # the minibatch's last microbatch is running
@@ -48,7 +55,7 @@ class Overlap:
         self._usual: dict[Shard, int] = {}  # in every one so far; 0: they differed
 
     def gather(self, shard: Shard, full: torch.Tensor) -> GatherWork:
-        return GatherWork(shard.gather_start(full))
+        return GatherWork(shard.gather_start(full), self)
 
     def add(self, shard: Shard, full: torch.Tensor) -> None:
         """`full` is not changed until the addition is complete."""

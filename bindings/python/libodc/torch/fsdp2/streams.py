@@ -18,6 +18,8 @@ Complaint = Callable[[], Exception | None]
 
 _SETTLE_SECONDS = 10.0
 
+_used: list[Any] = []  # forever, as far as can be told
+
 
 class Streams(Protocol):
     """The memory and streams of one job."""
@@ -149,6 +151,12 @@ class GpuStreams:
         except RuntimeError:  # an earlier kernel failed
             return False
         return True
+
+
+def keep_while_used(streams: Streams, one: Any) -> None:
+    """`one` has the slices of a job that ends, which the device may still use."""
+    if not streams.finish():
+        _used.append(one)
 
 
 def streams_of(device: torch.device) -> Streams:

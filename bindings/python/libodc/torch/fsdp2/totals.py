@@ -38,28 +38,42 @@ class Combined:
     maxima: dict[str, float]
 
 
+@dataclass(frozen=True)
+class Names:
+    """That any rank has passed so far, in the same order on all."""
+
+    sums: list[str]
+    maxima: list[str]
+
+
 class Totals:
     """All ranks must pass a sync equally many values, whatever names they have. So each keeps the names that any rank
     has passed so far, in the same order. A rank sets a flag in its summary when it has a new one; then, after the sync,
     names are exchanged by reductions, once per name. Values that did not travel with the sync take one reduction."""
 
     def __init__(self) -> None:
-        self._sums: list[str] = []
-        self._maxima: list[str] = []
+        self.known = Names([], [])
 
     def has_new(self, given: Given) -> bool:
-        return not (given.sums.keys() <= set(self._sums) and given.maxima.keys() <= set(self._maxima))
+        return not (given.sums.keys() <= set(self.known.sums) and given.maxima.keys() <= set(self.known.maxima))
 
     def riding(self, given: Given, room: int) -> list[float]:
         """The values for the sync, at most `room`."""
-        return [given.sums.get(name, 0.0) for name in self._sums[:room]]
+        return [given.sums.get(name, 0.0) for name in self.known.sums[:room]]
 
     def complete(
-        self, given: Given, synced: list[float], reduce: Reduce, rank: int, *, new_names: bool, any_maxima: bool
+        self,
+        known: Names,
+        given: Given,
+        synced: list[float],
+        reduce: Reduce,
+        rank: int,
+        *,
+        new_names: bool,
+        any_maxima: bool,
     ) -> Combined:
-        """Called after the sync; the flags are equal on all ranks. State changes only at the end, so an interrupted
-        call can be repeated."""
-        sums, maxima = list(self._sums), list(self._maxima)
+        """Called after the sync, or again after an exception; the flags are equal on all ranks. `known`: before it."""
+        sums, maxima = list(known.sums), list(known.maxima)
         values = list(synced)
         if new_names:
             _learn(given, sums, maxima, reduce, rank)
@@ -69,7 +83,7 @@ class Totals:
         if any_maxima:
             largest = reduce([given.maxima.get(name, -math.inf) for name in maxima], Reduction.MAX)
         combined = _without_digits(dict(zip(sums, values, strict=True)))
-        self._sums, self._maxima = sums, maxima
+        self.known = Names(sums, maxima)
         return Combined(combined, dict(zip(maxima, largest, strict=True)))
 
 
@@ -116,6 +130,15 @@ def _tell(mine: bytes, reduce: Reduce) -> bytes:
         numbers = reduce([float(int.from_bytes(piece, "big")) for piece in pieces], Reduction.SUM)
         told += b"".join(int(n).to_bytes(len(piece), "big") for n, piece in zip(numbers, pieces, strict=True))
     return told
+
+
+def check_divisor(divisor: float | None, weight: float | None) -> None:
+    if divisor is not None and weight is not None:
+        raise ArgumentError("give divisor or weight, not both")
+    if divisor is not None and (divisor == 0 or not math.isfinite(divisor)):
+        raise ArgumentError(f"divisor is {divisor}, must be finite and not 0")
+    if weight is not None and (weight < 0 or not math.isfinite(weight)):
+        raise ArgumentError(f"weight is {weight}, must be finite and at least 0")
 
 
 def given(sums: Mapping[str, Any] | None, maxima: Mapping[str, Any] | None) -> Given:
