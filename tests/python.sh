@@ -53,7 +53,7 @@ if "$bin/python" -c 'import torch' 2>/dev/null; then
     echo "FSDP2 with parameters in slices and gradients as views"
     # Without those that have trained in both ways.
     ODC_TEST_ATTACH=parameters=slice,gradients=view \
-        "$bin/pytest" -q tests/test_fsdp2_{configurations,types,checkpoint,tied,whole}.py \
+        "$bin/pytest" -q tests/test_fsdp2_{configurations,types,checkpoint,tied,whole,given_up,jobs,lifetime}.py \
         tests/test_fsdp2_accelerate.py::test_the_page -k "not test_configuration and not test_compiled" || status=$?
 fi
 exit $status

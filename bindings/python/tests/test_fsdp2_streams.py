@@ -104,6 +104,7 @@ def test_a_comparison_is_behind_the_publish() -> None:
     cuda.main.seen.add("publish")
     mine.published()
     with cuda.stream(gathering):
+        mine.wait_published()
         mine.compare(torch.zeros(1), torch.zeros(1), lambda: None)
     assert "publish" in gathering.seen
 

@@ -277,6 +277,7 @@ class Group:
 
     def _check_published(self, mine: torch.Tensor) -> None:
         """`mine`: what FSDP2 gathers. Where that is the slice itself, only its fingerprint shows edits."""
+        self.streams.wait_published()
         if not self.homes.hold_all():
             self.streams.compare(_bits(mine.view(-1)), _bits(self._published.view(mine.dtype)), self._complaint)
         if (both := self.homes.fingerprints()) is not None:

@@ -39,8 +39,11 @@ class Streams(Protocol):
     def published(self) -> None:
         """Called when the current stream has written and published the slices."""
 
+    def wait_published(self) -> None:
+        """What the current stream does next sees the slices as they were published."""
+
     def compare(self, mine: torch.Tensor, published: torch.Tensor, complaint: Complaint) -> None:
-        """Raises `complaint` now, or in a check, if they differ."""
+        """Behind wait_published(): raises `complaint` now, or in a check, if they differ."""
 
     def check(self) -> None:
         """After a sync: raises the differences that compare() has found."""
@@ -66,6 +69,9 @@ class HostStreams:
         pass
 
     def published(self) -> None:
+        pass
+
+    def wait_published(self) -> None:
         pass
 
     def compare(self, mine: torch.Tensor, published: torch.Tensor, complaint: Complaint) -> None:
@@ -113,10 +119,12 @@ class GpuStreams:
     def published(self) -> None:
         self._published.record(self._cuda.current_stream(self.device))
 
-    def compare(self, mine: torch.Tensor, published: torch.Tensor, complaint: Complaint) -> None:
+    def wait_published(self) -> None:
         # A gather waits for the publish by itself.
+        self._cuda.current_stream(self.device).wait_event(self._published)
+
+    def compare(self, mine: torch.Tensor, published: torch.Tensor, complaint: Complaint) -> None:
         stream = self._cuda.current_stream(self.device)
-        stream.wait_event(self._published)
         self._compared.append(((mine == published).all(), complaint, stream.record_event()))
 
     def check(self) -> None:
