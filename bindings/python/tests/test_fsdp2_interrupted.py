@@ -2,10 +2,12 @@
 """Collective calls of a job that an exception has ended are resumed by repeating them: wherever it came, nothing is
 done twice and nothing is left out."""
 
+import gc
 import math
 import os
 import random
 import sys
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -180,3 +182,22 @@ def closes(rank: int, size: int) -> None:
 
 def test_close_after_an_interrupted_sync() -> None:
     run_torch_ranks(2, closes)
+
+
+def kept(rank: int, size: int) -> None:
+    model = Case().sharded(mesh_of(size))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with attach(model, optimizer, timeout=LIMIT) as job:
+        model(sample(0, rank, 0)).square().sum().backward()
+        job.sync_gradients()
+        job.clip_grad_norm_(1e-3)
+        gradients = [weakref.ref(one.grad.to_local()) for one in model.parameters()]
+        optimizer.step()
+        optimizer.zero_grad()
+        gc.collect()
+        assert not any(one() is not None for one in gradients)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_no_gradient_is_kept_for_a_repeated_call(size: int) -> None:
+    run_torch_ranks(size, kept)

@@ -143,6 +143,7 @@ class JobGradients:
                     by_divisor.setdefault(divisor or self._divisors[index], []).append(alone)
             for by, gradients in by_divisor.items():  # in one call, since those of a group have one counter
                 torch._foreach_div_(gradients, by)
+            self._undivided = Unwritten([])
             return
         if self._filled is None or self._filled.key != (took_part, again):
             self._filled = self._find_filled(took_part, again)
