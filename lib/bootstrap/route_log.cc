@@ -51,10 +51,10 @@ void log_each(const Membership &membership, Route Peer::*route, const char *memo
             membership.config.log->deliver();
         }
         if (&peer != &membership.own()) {
-            membership.config.log->debug("reaches the {} memory of rank {} (host {}, pid {}) {}{}{}: {}{}{}", memory,
-                                         rank, peer.host, peer.pid, by_what(one), one.peer_nic.empty() ? "" : " to ",
-                                         one.peer_nic, one.choice.why, one.why_not.empty() ? "" : "; not ",
-                                         one.why_not);
+            membership.config.log->debug("reaches the {} memory of rank {} (host {}, pid {}) by {}: {}{}{}", memory,
+                                         rank, peer.host, peer.pid,
+                                         one.choice.transport.empty() ? "nothing" : one.choice.transport,
+                                         one.choice.why, one.why_not.empty() ? "" : "; not ", one.why_not);
         }
     }
 }

@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -43,6 +44,74 @@ consteval bool begins_with(const Table &table, std::initializer_list<std::string
     return std::equal(names.begin(), names.end(), table.begin(),
                       [](std::string_view name, const auto &row) { return name == row.name; });
 }
+
+template <class References>
+struct Sizes;
+
+template <class... Members>
+struct Sizes<std::tuple<Members &...>> {
+    static consteval bool are(std::initializer_list<size_t> expected) {
+        return std::ranges::equal(std::initializer_list<size_t>{sizeof(Members)...}, expected);
+    }
+};
+
+// All members of a struct and their sizes, in order: it does not compile with one more, be it where there was padding.
+#define ODC_UNPACK(...) __VA_ARGS__
+#define ODC_MEMBERS(type, names, ...)                         \
+    [[maybe_unused]] auto members_of(type &one) {             \
+        auto &[ODC_UNPACK names] = one;                       \
+        return Sizes<decltype(std::tie(ODC_UNPACK names))>(); \
+    }                                                         \
+    static_assert(decltype(members_of(std::declval<type &>()))::are({__VA_ARGS__}))
+
+ODC_MEMBERS(ControlBlock,
+            (magic, rank, size, pid, host, identity, gpu, node_cache, doorbell, opened, arrived, reductions, reduced,
+             synced, arrived_at_ns, speeds, claims, sync_tree, reduction_tree, last_call, last_minibatch,
+             last_call_at_ns, heard_at_ns, read_bytes, state, peer_failed, left_minibatch, error_status, error_text,
+             first_record, selftest_step, selftest_rounds, selftest_region, selftest_results),
+            8, 4, 4, 4, 68, 96, 32, 16, 8, 8, 8, 8, 1056, 1056, 256, 256, 16, 4608, 4608, 8, 8, 8, 8, 8, 4, 4, 8, 4,
+            2044, 8, 4, 4, 8, 1024);
+ODC_MEMBERS(TreeNode, (joined, released, doorbell, combined), 16, 8, 8, 1056);
+ODC_MEMBERS(Contribution, (count, op, has_registered, differs, values), 4, 4, 4, 4, 512);
+ODC_MEMBERS(GpuIdentity, (present, name, uuid), 1, 15, 16);
+ODC_MEMBERS(Doorbell, (rung, waiters), 4, 4);
+ODC_MEMBERS(ClaimCounter, (count, taken), 8, 8);
+ODC_MEMBERS(NodeCacheLimit, (kind, bytes), 4, 8);
+ODC_MEMBERS(Stripe, (lock, addends, not_finite, generation), 4, 2, 2, 8);
+ODC_MEMBERS(ShardRecord,
+            (next, minibatch, numel, parameter_type, gradient_type, memory, summation, slice_numel, segment, parameters,
+             stripes, accumulator, cache, cache_entries, partial_sums, partial_sum_count, region, gpu_parameters,
+             gpu_accumulator, record, address, key, name_bytes, rank_count, slice_count, released, published, votes,
+             first_exponent, clamped),
+            8, 8, 8, 4, 4, 4, 4, 8, 16, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 4, 4, 4, 4, 8, 4, 4, 8);
+ODC_MEMBERS(Segment, (offset, bytes), 8, 8);
+ODC_MEMBERS(CacheEntry, (word), 8);
+ODC_MEMBERS(PartialSum, (finished, clamped), 8, 8);
+ODC_MEMBERS(ExactTotals, (clamped, not_finite, additions, largest), 8, 8, 8, 8);
+ODC_MEMBERS(Hello, (magic, version, rank, size, pid, remaining_ms, host, nonce), 8, 4, 4, 4, 4, 8, 64, 32);
+ODC_MEMBERS(Reply, (magic, kind, bytes, mac), 8, 4, 4, 32);
+ODC_MEMBERS(SentPeer, (rank, pid, fds), 4, 4, 4);
+ODC_MEMBERS(IdentityInfo, (magic, rank, size, pid, transports, identity, host, group, gpu, nonce), 8, 4, 4, 4, 4, 96,
+            64, 48, 64, 16);
+ODC_MEMBERS(NicInfo, (magic, rank, count, nics, probe_ports, why_no_fabric), 8, 4, 4, 1280, 40, 256);
+ODC_MEMBERS(UnreachableInfo, (magic, rank, count, ranks), 8, 4, 4, 1000);
+ODC_MEMBERS(EndpointInfo, (magic, rank, unused, token, names, why_no_gpu_direct), 8, 4, 4, 16, 1920, 96);
+ODC_MEMBERS(EndpointName, (bytes, name), 4, 92);
+ODC_MEMBERS(ReadyInfo, (magic, rank, unused), 8, 4, 4);
+ODC_MEMBERS(NicAddress, (name, address, speed, providers, staged, family, prefix, kind, distance), 36, 16, 4, 2, 2, 1,
+            1, 1, 1);
+ODC_MEMBERS(ReleasedMessage, (record), 8);
+ODC_MEMBERS(PublishedMessage, (record, minibatch, vote, unused), 8, 8, 4, 4);
+ODC_MEMBERS(AllPublishedMessage, (minibatch), 8);
+ODC_MEMBERS(LeftMessage, (minibatch), 8);
+ODC_MEMBERS(HeartbeatMessage, (ping, pong), 8, 8);
+ODC_MEMBERS(DeadMessage, (rank, ending), 4, 4);
+ODC_MEMBERS(AddMessage, (operation, record, generation, first, count, address, key, exponent, addends, clamped), 8, 8,
+            8, 8, 8, 8, 8, 4, 4, 8);
+ODC_MEMBERS(AppliedMessage, (operation, count), 8, 8);
+ODC_MEMBERS(ClaimMessage, (claim, minibatch, count), 8, 8, 8);
+ODC_MEMBERS(ClaimedMessage, (claim, index, count), 8, 8, 8);
+ODC_MEMBERS(RegionMessage, (from, number, bytes, minibatch), 8, 8, 8, 8);
 
 }  // namespace
 

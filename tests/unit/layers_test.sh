@@ -53,6 +53,7 @@ for file in $files; do
         complain "$file is in a folder that the table in lib/README.md lacks"
         continue
     fi
+    other=$(other_includes "$file") && complain "$file includes in a way that this test does not read: $other"
     modules[$folder]+="$(module_of "$file")"$'\n'
     while read -r included; do
         if [[ $included == *../* ]]; then # else a way through cuda/ would lead anywhere

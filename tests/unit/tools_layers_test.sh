@@ -46,6 +46,7 @@ while read -r file; do
         complain "tools/$file is in a folder that tools/README.md does not name"
         continue
     fi
+    unread=$(other_includes "$file") && complain "tools/$file includes in a way that this test does not read: $unread"
     for included in $(includes_of "$file"); do
         if [[ $included == *../* ]]; then # else a way through cuda/ would lead anywhere
             complain "tools/$file includes $included: write the path from tools/"
