@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="needs tables
 
 CALLS = ("sync", "clip", "step", "publish")
 LIVING = [("copy", "copy"), ("slice", "view")]
-PLACES = 100  # of each call, drawn at random
+PLACES = 60  # of each call, drawn at random
 
 
 class Loop:
