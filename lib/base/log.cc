@@ -142,7 +142,7 @@ void Log::set_process(const std::string &host, const std::string &group) {
 void Log::set_rank(int rank, int size) { rank_ = formatted(" rank={}/{}", rank, size); }
 
 std::string Log::prefix(odc_log_level level) const {
-    // Who is no rank yet has no minibatch.
+    // Before the rank is known there is no minibatch.
     const std::string minibatch =
         rank_.empty() ? "" : formatted(" minibatch={}", minibatch_.load(std::memory_order_relaxed));
     return formatted("{} odc {}{}{}{}{}: ", utc_now(), name_of(level), rank_, process_, minibatch, group_);

@@ -75,27 +75,27 @@ class FsdpLearner(EqualLearner):
     def _attach(self) -> None:
         self._nothing = policy.packed_answers([([0, 0], sorting.solution([0, 0]))])
         self._lengths: list[int] = []  # of the answers, with their prompts
-        self._met = 0.0
+        self._waited = 0.0
 
     def close(self) -> None:
         pass
 
     def waited(self) -> float:
         """Seconds so far in collectives that are no part of a pass: how long one waits is unknown."""
-        return self._met
+        return self._waited
 
     @contextmanager
-    def _meeting(self) -> Iterator[None]:
+    def _waiting(self) -> Iterator[None]:
         begin = time.monotonic()
         yield
-        self._met += time.monotonic() - begin
+        self._waited += time.monotonic() - begin
 
     def waited_for_reference(self) -> float:
         return 0.0  # unknown
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        with self._meeting():
+        with self._waiting():
             for module in fsdp_modules(self.policy):
                 module.unshard()
         yield
@@ -104,7 +104,7 @@ class FsdpLearner(EqualLearner):
 
     def padding_of(self, passes: int) -> int:
         most = torch.tensor([passes])
-        with self._meeting():
+        with self._waiting():
             distributed.all_reduce(most, distributed.ReduceOp.MAX)
         return int(most) - passes
 
@@ -116,7 +116,7 @@ class FsdpLearner(EqualLearner):
 
     def exchange(self, number: int, samples: dict[int, Sample]) -> tuple[MinibatchSampler | None, dict[int, Sample]]:
         everyone: list[Any] = [None] * self.size
-        with self._meeting():
+        with self._waiting():
             distributed.all_gather_object(everyone, samples)
         together = dict(sorted((number, one) for mine in everyone for number, one in mine.items()))
         if not together:
