@@ -9,11 +9,13 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import pytest
-from fsdp2_models import Net, adamw, mesh_of, reshard, sample, shard_blocks, square_loss
+from fsdp2_models import Net, adamw, mesh_of, sample, shard_blocks, square_loss
 from torch_ranks import run_torch_ranks, torch
 
 import libodc
 from libodc.torch import fsdp2
+from libodc.torch.fsdp2 import relocation
+from libodc.torch.fsdp2.torch_state import FsdpGroup
 
 MICROBATCHES = 3
 LIVING: dict[str, Any] = {"parameters": "slice", "gradients": "view"}
@@ -118,8 +120,8 @@ def read_only(rank: int, size: int) -> None:
         return all(group.homes.hold_all() for group in job._groups)
 
     def forked() -> None:
-        reshard(model)  # FSDP2 leaves the root's gathered
-        assert sum(1 for _ in seen_by_workers(model, 0, rank)) == MICROBATCHES
+        # FSDP2 leaves the root's gathered.
+        list(torch.utils.data.DataLoader([0], num_workers=1, multiprocessing_context="fork"))
         assert not in_slices()
 
     with fsdp2.attach(model, parameters="slice") as job, torch.no_grad():
@@ -129,6 +131,10 @@ def read_only(rank: int, size: int) -> None:
             forked()
             assert torch.equal(model(sample(0, 0, 0)), expected)
             assert in_slices()
+        with job.unsharded():
+            forked()
+            assert torch.equal(model(sample(0, 0, 0)), expected)
+            assert not in_slices()
         forked()
         next(model.blocks[0].parameters()).to_local().add_(1.0)
         with pytest.raises(libodc.PhaseError, match="has changed since it was published"):
@@ -137,3 +143,38 @@ def read_only(rank: int, size: int) -> None:
 
 def test_a_reference_is_in_its_slices_again_at_the_forward_after_a_fork() -> None:
     run_torch_ranks(2, read_only)
+
+
+def moved_by_an_interrupted_publish(rank: int, size: int) -> None:
+    """A fork has moved parameters out, and the publish that moves them in again is interrupted."""
+    for module, name in ((relocation, "_find_dtensors"), (FsdpGroup, "gather_from"), (relocation, "others_see")):
+        model, alone = Net(), Net()
+        shard_blocks(model, mesh_of(size))
+        optimizer, other = torch.optim.SGD(model.parameters(), lr=0.01), torch.optim.SGD(alone.parameters(), lr=0.01)
+        with fsdp2.attach(model, optimizer, parameters="slice") as job:
+            for minibatch in range(3):
+                square_loss(model, sample(minibatch, rank, 0), 1.0)
+                job.sync_gradients(divisor=1.0)
+                if minibatch == 1 and rank == 0:
+                    list(torch.utils.data.DataLoader([0], num_workers=1, multiprocessing_context="fork"))
+                    with pytest.MonkeyPatch.context() as patched, pytest.raises(KeyboardInterrupt):
+                        patched.setattr(module, name, interrupted)
+                        optimizer.step()
+                else:
+                    optimizer.step()
+                optimizer.zero_grad()
+                for peer in range(size):
+                    square_loss(alone, sample(minibatch, peer, 0), 1.0)
+                other.step()
+                other.zero_grad()
+            model(sample(0, 0, 0))
+            assert all(group.homes.hold_all() for group in job._groups), name
+        torch.testing.assert_close(model(sample(0, 0, 0)), alone(sample(0, 0, 0)), rtol=1e-9, atol=1e-12)
+
+
+def interrupted(*_: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupted_move_into_slices_is_finished_by_the_next_publish() -> None:
+    run_torch_ranks(2, moved_by_an_interrupted_publish)

@@ -111,6 +111,9 @@ class Unwritten:
         self._tensors = tensors
         self._versions = [one._version for one in tensors]
 
+    def is_all_left(self) -> bool:
+        return len(self.left()) == len(self._tensors)
+
     def left(self) -> list[torch.Tensor]:
         return [one for one, before in zip(self._tensors, self._versions, strict=True) if one._version == before]
 

@@ -36,9 +36,9 @@ def total_norm(gradients: list[torch.Tensor], reduce: Reduce) -> float:
 
 def scale(gradients: list[torch.Tensor], by: float, steps: Steps) -> None:
     """A step of a call, which may be repeated."""
-    unwritten = steps.run(lambda: Unwritten(gradients))
-    if left := unwritten.left():
-        torch._foreach_mul_(left, by)
+    before = steps.run(lambda: Unwritten(gradients))
+    if before.is_all_left():  # they may be elsewhere since, but in one call either all are written to or none
+        torch._foreach_mul_(gradients, by)
 
 
 def _pieces(gradient: torch.Tensor, exponent: int) -> Iterator[float]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ...errors import InternalError
+from ...errors import InternalError, PhaseError
 from .group import Group
 from .layout import Entry
 
@@ -43,6 +43,7 @@ class Crosscheck:
     def __init__(self) -> None:
         self._kept: dict[str, _Kept] = {}
         self._unread: tuple[Group, torch.Tensor] | None = None
+        self._compares = False
 
     def add(self, group: Group, full: torch.Tensor) -> None:
         whole = group.spread(full).to(torch.float64)
@@ -70,6 +71,12 @@ class Crosscheck:
 
     def compare(self, groups: Sequence[Group], divisors: Sequence[float]) -> None:
         """Collective, in the order of the groups, after .grad is filled. All ranks raise if one finds a difference."""
+        if self._compares:
+            raise PhaseError(
+                "an exception has ended the comparison of attach(check=True), in which peers wait: end the job, and "
+                "attach again"
+            )
+        self._compares = True
         trained = [group for group in groups if group.trainable]
         if not trained:
             return

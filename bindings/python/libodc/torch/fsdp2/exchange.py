@@ -47,7 +47,7 @@ class Exchange:
         step = self._steps.run
         mine = step(own)
         known, names, started = step(lambda: self._start(mine, weight, numbers))
-        total_weight, *synced = step(started.run)
+        total_weight, *synced = self._steps.send(started.run)
         summary = self._summaries.complete(mine, synced[names:], self.reduce)
         if summary.other_callers:
             step(lambda: arrived(summary))
@@ -81,4 +81,4 @@ class Exchange:
     def reduce(self, values: list[float], op: Reduction) -> list[float]:
         """Within a call: two of its steps."""
         started = self._steps.run(lambda: AllReduce(self._context._handle, values, op))
-        return self._steps.run(started.run)
+        return self._steps.send(started.run)

@@ -119,15 +119,17 @@ class Homes:
         """Of parameters whose memory is new: at attach, and where loading has replaced it."""
         for home in self._homes.values():
             memory = self._fsdp.memory(home.entry.attribute)
-            if home.holds or home.tried == memory.data_ptr():
+            half_moved = home.holds and memory.numel() > 0 and memory.data_ptr() != home.address  # by an exception
+            if (home.holds and not half_moved) or home.tried == memory.data_ptr():
                 continue
-            home.tried = memory.data_ptr()
             if home.memory.data_ptr() != home.address:
                 home.why_not = "shared with another process"
-            elif _is_whole(memory, home):
+            elif half_moved or _is_whole(memory, home):
                 yield home, Move(self._fsdp, home.entry.attribute, home.memory)
+                continue
             else:
                 home.why_not = "part of a larger tensor"
+            home.tried = memory.data_ptr()
 
     def moves_out(self) -> Iterator[Move]:
         for home in self._homes.values():
@@ -200,8 +202,8 @@ def move_in(groups: Iterable[Homes]) -> None:
         move_if_alone([one for _, one in moves])
         for home, one in moves:
             home.why_not = "seen by other tensors" if one.held else ""
-            if not one.held:
-                home.tried = 0  # what was there is free, and may be a parameter's again
+            # What was there is free, and may be a parameter's again.
+            home.tried = one.fsdp.memory(one.attribute).data_ptr() if one.held else 0
 
 
 def move_out(groups: Iterable[Homes]) -> None:

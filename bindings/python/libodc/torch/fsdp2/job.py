@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from ..._arguments import told
 from ..._resumable import Publication
 from ...context import Context
-from ...errors import ArgumentError, JobError, PhaseError
+from ...errors import ArgumentError, Error, JobError, PhaseError
 from ...exact import ExactSum
 from ...tracing.trace import Trace, trace
 from . import abort_hook
@@ -44,7 +44,7 @@ from .streams import Streams, keep_while_used
 from .summary import JobSummary, RankSummary
 from .torch_state import reset, reset_after_exception
 from .totals import Given, check_divisor, given
-from .whole import copy_parameters, kept_unsharded
+from .whole import check_same_ranks, copy_parameters, kept_unsharded
 
 logger = logging.getLogger("libodc")
 T = TypeVar("T")
@@ -111,6 +111,9 @@ class Job:
         modules: list[Any] = [model, *(group.fsdp.module for group in groups)]
         for module in dict.fromkeys(modules):
             self._installed.append(module.register_forward_pre_hook(before_forward, prepend=True))
+        if not optimizers:
+            after_fork = torch.compiler.disable(lambda *_: self._move_in_after_fork())
+            self._installed.append(model.register_forward_pre_hook(after_fork, prepend=True))
 
     # ---- called by users ----
 
@@ -251,11 +254,7 @@ class Job:
         for job in (self, other):
             job._check_sharded("refresh_from()")
         self._check_no_gradients("refresh_from() would lose them")
-        if (other._context.rank, other._context.size) != (self._context.rank, self._context.size):
-            raise ArgumentError(
-                f"this is rank {self._context.rank} of {self._context.size}, and rank {other._context.rank} of "
-                f"{other._context.size} of the other job: refresh from a job of the same ranks"
-            )
+        check_same_ranks(other._context, self._context)
         reset(other._fsdp_groups)
         reset(self._fsdp_groups)
         for job in (self, other):
@@ -342,17 +341,23 @@ class Job:
         if self._hooks.reads_only:
             with torch.no_grad():
                 self._streams.check_completed()
-            if self._shards.forked and self._differing() is None:
-                with torch.no_grad():
-                    self._shards.publish()  # moves parameters into slices again, where peers read the same bits
         self._before_gather()
         self._collectives.notice_threads()
 
+    def _move_in_after_fork(self) -> None:
+        """Parameters that are only read are not published again, and moved out of their slices for a fork."""
+        if not self._shards.moved_out or self._phase is not Phase.PUBLISHED or self._whole:
+            return
+        reset(self._fsdp_groups)
+        if self._differing() is None:
+            with torch.no_grad():
+                self._shards.publish()  # peers may read what is written, which is what is there
+
     def _before_gather(self) -> None:
+        self._steps.check_idle("a forward")
         if self._phase is not Phase.PUBLISHED:
             self._check_open("a forward")
             self._check_not_editing("a forward")
-            self._steps.check_idle("a forward")
             # Parameters are needed although some optimizers have not stepped: peers must not wait forever.
             self._publish()
         if torch.is_grad_enabled():  # not in evaluations and other models before it
@@ -374,6 +379,7 @@ class Job:
     def _before_reduce(self, group: Group) -> None:
         self._check_open("a backward")
         self._check_sharded("a backward")
+        self._steps.check_idle("a backward")
         self._collectives.notice_threads()
         if not self._optimizers:
             raise PhaseError("a backward through a model that was attached without an optimizer: it is only read")
@@ -437,16 +443,12 @@ class Job:
             return None
         self._gradients.begin_fill()
         if weight is not None:
-            return self._divisor_of(done.total_weight)
+            if done.total_weight == 0:
+                self._advice.on_no_weight()
+            return done.total_weight or 1.0
         if divisor is None:
             self._advice.on_uneven(done.summary.microbatches)
         return divisor
-
-    def _divisor_of(self, total_weight: float) -> float:
-        if total_weight == 0:
-            self._advice.on_no_weight()
-            return 1.0
-        return total_weight
 
     def _sync(self, call: str, weight: float, numbers: Given, *, vetoes: bool = False) -> Exchanged:
         """Ends the minibatch. `call`: what all ranks must have called."""
@@ -525,9 +527,13 @@ class Job:
         with torch.no_grad():
             self._gradients.fill(took_part, divisor)
             if self._crosscheck is not None:
-                crosscheck, self._crosscheck = self._crosscheck, None
                 divisors = [group.divisor if divisor is None else divisor for group in self._groups]
-                crosscheck.compare(self._groups, divisors)
+                try:
+                    self._crosscheck.compare(self._groups, divisors)
+                except Error:
+                    self._crosscheck = None
+                    raise
+                self._crosscheck = None
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
         self._check_not_editing("a step")
@@ -579,7 +585,8 @@ class Job:
         if self._gradients.left_over or (not self._any_gradients() and self._gradients.unused()):
             raise PhaseError(
                 "a second sync_gradients() without a step or cleared gradients: to accumulate, run more backwards "
-                "before one sync; to skip a step, clear the gradients"
+                "before one sync; to skip a step, clear the gradients. If an exception has ended the first call as it "
+                "returned, it is done"
             )
 
     def _any_gradients(self) -> bool:

@@ -83,9 +83,9 @@ class LocalShards:
         return False
 
     @property
-    def forked(self) -> bool:
-        """Whether parameters may have moved out of their slices since the last publish, for a fork."""
-        return self._forks != forks.count()
+    def moved_out(self) -> bool:
+        """Whether parameters have left their slices since the last publish, for a fork."""
+        return self._forks != forks.count() and any(group.homes for group in self._copied)
 
     @cached_property
     def _memories(self) -> Memories:

@@ -68,9 +68,12 @@ def _move_if_alone(one: Move) -> bool:
 
 
 def _see(one: Move, to: torch.Tensor) -> None:
+    """After an exception it is called again."""
     origin = one.fsdp.memory(one.attribute).storage_offset()
     for tensor in one._seen_by:
         local: Any = local_tensor(tensor)
+        if _storage(local) == _storage(to):
+            continue
         begin = to.storage_offset() + local.storage_offset() - origin
         set_local_tensor(tensor, to.as_strided(local.shape, local.stride(), begin))
     one.fsdp.gather_from(one.attribute, to)

@@ -48,12 +48,11 @@ class Reports:
 
     def of(self, minibatch: int, done: Exchanged, divisor: float | None) -> MinibatchReport:
         stats = self._context.stats()
-        waited_before = self._waited
-        self._waited = stats.publish_wait_ns + stats.lock_wait_ns + stats.sync_wait_ns
-        return MinibatchReport(
+        waited = stats.publish_wait_ns + stats.lock_wait_ns + stats.sync_wait_ns
+        report = MinibatchReport(
             minibatch,
             done.summary.microbatches,
-            (self._waited - waited_before) * 1e-9,
+            (waited - self._waited) * 1e-9,
             stats.sync_last_rank,
             divisor,
             done.combined.sums,
@@ -62,3 +61,5 @@ class Reports:
             done.summary.claimed,
             self._context.speeds(),
         )
+        self._waited = waited
+        return report

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import torch
+
 from ...errors import ArgumentError, Error, InterruptedWaitError, PhaseError
 
 Result = TypeVar("Result")
@@ -18,14 +20,17 @@ class _Call:
     name: str
     body: Callable[..., Any]
     arguments: tuple[object, ...]
+    records_gradients: bool  # torch's mode, which an exception in its no_grad may leave changed
     results: list[Any] = field(default_factory=list)  # of its finished steps
     next: int = 0
+    sent: bool = False  # peers may have something of it
 
 
 class Steps:
     """Of one call at a time. Between its steps a call changes nothing, and a step that was ended by an exception, if
-    only as it returned, may be run again. Errors of libodc, which say that a call is not to be repeated, end it; after
-    other exceptions, and InterruptedWaitError, it is to be repeated with the same arguments."""
+    only as it returned, may be run again. Errors of libodc, which say that a call is not to be repeated, end it. After
+    other exceptions, and InterruptedWaitError, a call of which something was sent is to be repeated with the same
+    arguments."""
 
     def __init__(self) -> None:
         self._call: _Call | None = None  # that is not finished
@@ -33,8 +38,8 @@ class Steps:
     def call(self, name: str, body: Callable[..., Result], *arguments: object) -> Result:
         """Runs `body`, whose steps are in the same order each time, or resumes the same call's."""
         self.check_idle(name)
-        if self._call is None:
-            self._call = _Call(name, body, arguments)
+        if self._call is None or not self._call.sent:
+            self._call = _Call(name, body, arguments, torch.is_grad_enabled())
         elif repr(arguments) != repr(self._call.arguments):  # in which a NaN equals itself
             raise ArgumentError(
                 f"{name} was ended by an exception before it was done, and is repeated with other arguments: peers "
@@ -47,6 +52,9 @@ class Steps:
         """Runs to its end the call that was interrupted."""
         assert self._call is not None
         self._call.next = 0
+        if not self._call.sent:
+            self._call.results.clear()
+        torch._C._set_grad_enabled(self._call.records_gradients)
         try:
             result = self._call.body(*self._call.arguments)
         except Error as error:
@@ -58,16 +66,20 @@ class Steps:
 
     @property
     def interrupted(self) -> bool:
-        """Whether a call is to be repeated."""
+        """Whether a call has begun that is not finished."""
         return self._call is not None
 
     def check_idle(self, name: str) -> None:
-        """Raises if another call is to be repeated first."""
-        if self._call is not None and name != self._call.name:
+        """Raises if another call is to be repeated first; one that has sent nothing is given up."""
+        call = self._call
+        if call is None or name == call.name:
+            return
+        if call.sent:
             raise PhaseError(
-                f"{name}: an exception has ended {self._call.name} before it was done: repeat that first, or remove() "
-                "the job; what it has done already is kept"
+                f"{name}: an exception has ended {call.name} before it was done: repeat that first, or remove() the "
+                "job; what it has done already is kept"
             )
+        self._call = None
 
     def run(self, step: Callable[[], Result]) -> Result:
         """Within a call: a step that has finished before is not run, and returns its first result again."""
@@ -78,3 +90,9 @@ class Steps:
         result: Result = call.results[call.next]
         call.next += 1
         return result
+
+    def send(self, step: Callable[[], Result]) -> Result:
+        """A step that sends something to peers."""
+        assert self._call is not None
+        self._call.sent = True
+        return self.run(step)

@@ -22,12 +22,15 @@ _DIGIT = "\x1f"  # between the name of an exact sum and the number of a digit
 Reduce = Callable[[list[float], Reduction], list[float]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Given:
     """A rank's numbers in one call."""
 
     sums: Mapping[str, float] = field(default_factory=dict)
     maxima: Mapping[str, float] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"sums={self.sums}, maxima={self.maxima}"  # that of dataclasses is wrong forever once it is interrupted
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 
+from ...context import Context
 from ...errors import ArgumentError
 from .group import Group
 from .layout import Entry
@@ -22,6 +23,14 @@ def kept_unsharded(groups: Sequence[Group]) -> Iterator[None]:
             for group in groups:
                 group.fsdp.module.unshard()
         yield
+
+
+def check_same_ranks(source: Context, target: Context) -> None:
+    if (source.rank, source.size) != (target.rank, target.size):
+        raise ArgumentError(
+            f"this is rank {target.rank} of {target.size}, and rank {source.rank} of {source.size} of the other job: "
+            "refresh from a job of the same ranks"
+        )
 
 
 def copy_parameters(source: Sequence[Group], target: Sequence[Group]) -> None:
