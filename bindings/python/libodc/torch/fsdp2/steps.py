@@ -54,7 +54,7 @@ class Steps:
         self._call.next = 0
         if not self._call.sent:
             self._call.results.clear()
-        torch._C._set_grad_enabled(self._call.records_gradients)
+        torch.set_grad_enabled(self._call.records_gradients)
         try:
             result = self._call.body(*self._call.arguments)
         except Error as error:
