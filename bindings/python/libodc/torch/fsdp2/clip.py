@@ -37,7 +37,8 @@ def total_norm(gradients: list[torch.Tensor], reduce: Reduce) -> float:
 def scale(gradients: list[torch.Tensor], by: float, steps: Steps) -> None:
     """A step of a call, which may be repeated."""
     before = steps.run(lambda: Unwritten(gradients))
-    if before.is_all_left():  # they may be elsewhere since, but in one call either all are written to or none
+    # They may be elsewhere since, but in one call either all are written to or none.
+    if gradients and before.is_all_left():
         torch._foreach_mul_(gradients, by)
 
 
