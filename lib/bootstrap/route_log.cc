@@ -12,11 +12,13 @@ namespace odc {
 
 namespace {
 
-// "fabric, tcp;ofi_rxm from eth0"
+std::string by_transport(const Route &route) {
+    return formatted("by {}", route.choice.transport.empty() ? "nothing" : route.choice.transport);
+}
+
+// "by fabric, tcp;ofi_rxm from eth0"
 std::string by_what(const Route &route) {
-    const RouteChoice &choice = route.choice;
-    const std::string from = route.nic.empty() ? "" : formatted(", {} from {}", route.provider, route.nic);
-    return choice.transport.empty() ? "by nothing" : formatted("by {}{}", choice.transport, from);
+    return by_transport(route) + (route.nic.empty() ? "" : formatted(", {} from {}", route.provider, route.nic));
 }
 
 struct Kind {
@@ -51,10 +53,9 @@ void log_each(const Membership &membership, Route Peer::*route, const char *memo
             membership.config.log->deliver();
         }
         if (&peer != &membership.own()) {
-            membership.config.log->debug("reaches the {} memory of rank {} (host {}, pid {}) by {}: {}{}{}", memory,
-                                         rank, peer.host, peer.pid,
-                                         one.choice.transport.empty() ? "nothing" : one.choice.transport,
-                                         one.choice.why, one.why_not.empty() ? "" : "; not ", one.why_not);
+            membership.config.log->debug("reaches the {} memory of rank {} (host {}, pid {}) {}: {}{}{}", memory, rank,
+                                         peer.host, peer.pid, by_transport(one), one.choice.why,
+                                         one.why_not.empty() ? "" : "; not ", one.why_not);
         }
     }
 }

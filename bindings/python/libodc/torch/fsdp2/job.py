@@ -498,7 +498,7 @@ class Job:
         self._check_no_gradients(f"{call} would lose them")
         self._check_not_editing(call)
         self._check_sharded(call)
-        edited = self._steps.run(self._edited_copy)
+        edited = self._steps.run(lambda: self._first(lambda group: group.edited_copy()))
         if self._end_minibatch(call, vetoes=edited is not None).vetoes > 0:
             self._steps.run(self._publish)
             raise PhaseError(
@@ -506,10 +506,6 @@ class Job:
                 "shards are kept: edit the model's parameters within job.editing(), or call reshard() of its module "
                 "before the edit (FSDP2 leaves the root's gathered after a forward)"
             )
-
-    def _edited_copy(self) -> str | None:
-        with torch.no_grad():
-            return next((what for group in self._groups if (what := group.edited_copy()) is not None), None)
 
     def _end_minibatch(self, call: str, *, vetoes: bool = False) -> JobSummary:
         """Collective, in any phase of each rank: one may have stepped while another has skipped the step."""
@@ -600,8 +596,11 @@ class Job:
 
     def _differing(self) -> str | None:
         """Words for a parameter that differs from the published one."""
+        return self._first(lambda group: group.differs())
+
+    def _first(self, told_by: Callable[[Group], str | None]) -> str | None:
         with torch.no_grad():
-            return next((what for group in self._groups if (what := group.differs()) is not None), None)
+            return next((what for group in self._groups if (what := told_by(group)) is not None), None)
 
     def _check_unchanged(self) -> None:
         if (what := self._differing()) is not None:
