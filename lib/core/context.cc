@@ -462,8 +462,7 @@ std::vector<double> Context::speeds() {
     double sum = 0;
     int measured = 0;
     for (int rank = 0; rank < job_.size(); ++rank) {
-        const double speed =
-            minibatch() > 0 ? arrivals_.speed(rank, minibatch() - 1).load(std::memory_order_relaxed) : 0;
+        const double speed = minibatch() > 0 ? arrivals_.speed(rank, minibatch() - 1) : 0;
         speeds.push_back(speed);
         sum += speed;
         measured += speed > 0 ? 1 : 0;

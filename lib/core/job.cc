@@ -86,7 +86,7 @@ void Job::note(Call call, uint64_t record) {
     ControlBlock &block = mine();
     block.last_call.store(static_cast<uint64_t>(call) << 56 | kLastCallInside | record, std::memory_order_release);
     block.last_minibatch.store(minibatch_, std::memory_order_relaxed);
-    block.last_call_at_ns.store(now_ns(), std::memory_order_relaxed);
+    block.last_call_at_ns.store(tick_ns(), std::memory_order_relaxed);
 }
 
 void Job::note_device_wait(uint64_t record) {
@@ -104,7 +104,7 @@ void Job::note_done() {
         note_device_done();
     }
     block.last_call.fetch_and(~kLastCallInside, std::memory_order_relaxed);
-    block.last_call_at_ns.store(now_ns(), std::memory_order_relaxed);
+    block.last_call_at_ns.store(tick_ns(), std::memory_order_relaxed);
 }
 
 void Job::check_peers() {

@@ -66,6 +66,7 @@ void Context::sync(double *values, size_t count, int32_t op) {
         check_same("odc_minibatch_sync", job_.mine().synced[minibatch() % 2], values, count, op);
     }
     await_arrivals();
+    arrivals_.prefetch(job_.rank(), minibatch());
     const Contribution &all = sync_tree_.combined(minibatch());
     for (Shard *shard : fresh_) {
         for (uint64_t index = 0; index < shard->owners(); ++index) {
@@ -84,7 +85,7 @@ void Context::sync(double *values, size_t count, int32_t op) {
     freed_.clear();
     count_lateness();
     claims_.end_minibatch();
-    counters_.syncs.add(1);
+    counters_.syncs.add_alone(1);
     job_.end_minibatch();
 }
 
@@ -119,11 +120,14 @@ void Context::arrive(const double *values, size_t count, int32_t op) {
     const int64_t now = now_ns();
     const double speed = speed_.end(now, counters_.wait_ns());
     arrivals_.at_ns(job_.rank(), minibatch()).store(now, std::memory_order_relaxed);
-    arrivals_.speed(job_.rank(), minibatch()).store(speed, std::memory_order_relaxed);
+    arrivals_.set_speed(job_.rank(), minibatch(), speed);
     // Releases this rank's additions, and its last reads, to everybody; so does joining.
     mine.arrived.store(minibatch() + 1, std::memory_order_release);
     sync_tree_.join(minibatch());
     ring(mine);
+    if (!job_.channel().has_others()) {
+        return;  // before the values are copied
+    }
     try {
         job_.channel().tell(ArrivedMessage{minibatch(), speed, brought});
     } catch (...) {
@@ -191,9 +195,9 @@ void Context::count_lateness() {
     } else {
         job_.log().debug("syncs; rank {} came last, {} us after this one", last, (last_at - mine) / 1000);
     }
-    counters_.peers[static_cast<size_t>(last)].sync_last.add(1);
+    counters_.peers[static_cast<size_t>(last)].sync_last.add_alone(1);
     counters_.sync_last_rank.set(static_cast<uint64_t>(last));
-    counters_.sync_wait_ns.add(static_cast<uint64_t>(last_at - mine));
+    counters_.sync_wait_ns.add_alone(static_cast<uint64_t>(last_at - mine));
 }
 
 void Context::take(const Contribution &combined, Contribution (ControlBlock::*brought)[2], uint64_t number,
@@ -266,7 +270,7 @@ void Context::all_reduce(double *values, size_t count, int32_t op) {
     }
     const int64_t begin = now_ns();
     await_reduction();
-    counters_.sync_wait_ns.add(static_cast<uint64_t>(now_ns() - begin));
+    counters_.sync_wait_ns.add_alone(static_cast<uint64_t>(now_ns() - begin));
     take(reduction_tree_.combined(reductions_), &ControlBlock::reduced, reductions_, "odc_all_reduce", values);
     ++reductions_;
 }

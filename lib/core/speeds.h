@@ -19,13 +19,26 @@ public:
         const Measured &measured = measured_[static_cast<size_t>(rank)];
         return measured.block->arrived_at_ns[minibatch % 2][measured.index];
     }
+    // Begins to fetch the times that ranks beside this one have stored.
+    void prefetch(int rank, uint64_t minibatch) { __builtin_prefetch(&at_ns(rank, minibatch)); }
+
     // As the rank measured its own until it arrived; 0: not yet.
-    std::atomic<double> &speed(int rank, uint64_t minibatch) const {
+    double speed(int rank, uint64_t minibatch) const {
+        return speed_of(rank, minibatch).load(std::memory_order_relaxed);
+    }
+    // Where nobody reports costs nothing is stored, so the cache line stays with all ranks.
+    void set_speed(int rank, uint64_t minibatch, double speed) {
+        if (this->speed(rank, minibatch) != speed) {
+            speed_of(rank, minibatch).store(speed, std::memory_order_relaxed);
+        }
+    }
+
+private:
+    std::atomic<double> &speed_of(int rank, uint64_t minibatch) const {
         const Measured &measured = measured_[static_cast<size_t>(rank)];
         return measured.block->speeds[minibatch % 2][measured.index];
     }
 
-private:
     struct Measured {
         ControlBlock *block;
         size_t index;

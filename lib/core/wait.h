@@ -16,7 +16,7 @@ namespace odc {
 // One wait of one call; it lasts until the deadline whatever it waits for in turn.
 class Job::Wait : public WaitHook {
 public:
-    Wait(Job &job, const char *call) : job_(job), call_(call), deadline_(job.deadline()) {}
+    Wait(Job &job, const char *call) : job_(job), call_(call) {}
     // Says at the deadline what is waited for, and names who is missing.
     void describe(std::function<std::string()> text) { describe_ = std::move(text); }
     // Waits until `ready()`, which may become true only when `on` rings its doorbell. A peer's death, departure (if it
@@ -73,7 +73,7 @@ private:
     Job &job_;
     const char *call_;
     std::function<std::string()> describe_;
-    Deadline deadline_;
+    std::optional<Deadline> deadline_;  // begins at the first look: what holds already, or soon, needs no clock
     int64_t looked_ns_ = 0;
     int64_t since_ns_ = 0;  // when this part of the wait was first looked at; 0: not yet
     bool effects_ = false;
