@@ -126,6 +126,7 @@ constexpr unsigned kHostRegisterDeviceMap = 2;
 constexpr unsigned kStreamNonBlocking = 1;
 constexpr unsigned kEventDisableTiming = 2;
 constexpr unsigned kWriteValueDefault = 0;  // with a fence before the write
+constexpr unsigned kWaitValueGeq = 0;       // until the word is at least the value
 inline const Stream kLegacyStream = reinterpret_cast<Stream>(1);
 inline const Stream kPerThreadStream = reinterpret_cast<Stream>(2);
 
@@ -179,6 +180,7 @@ constexpr uint64_t kLegacyDefaultStream = 1;  // a NULL stream means the legacy 
     X(cuStreamIsCapturing, 10000, (Stream stream, CaptureStatus * status))                                           \
     X(cuThreadExchangeStreamCaptureMode, 10010, (CaptureMode * mode))                                                \
     X(cuStreamWriteValue64, 11070, (Stream stream, Address to, uint64_t value, unsigned flags))                      \
+    X(cuStreamWaitValue64, 11070, (Stream stream, Address word, uint64_t value, unsigned flags))                     \
     X(cuEventCreate, 2000, (Event * event, unsigned flags))                                                          \
     X(cuEventRecord, 2000, (Event event, Stream stream))                                                             \
     X(cuEventQuery, 2000, (Event event))                                                                             \

@@ -254,8 +254,8 @@ void GpuOperations::get(Operation &operation, const std::vector<uint64_t> &index
         const RemoteSlice from = shard.slice(index);
         const int owner = shard.owner(index);
         if (!job_.on_this_host(owner)) {
-            staged.push_back(
-                {owner, job_.peer(owner).route.endpoint.get(), from, operation.target(index), generation()});
+            staged.push_back({owner, &job_.block(owner).doorbell, job_.peer(owner).route.endpoint.get(), from,
+                              operation.target(index), generation()});
         } else {
             copies.push_back({from.parameters, operation.target(index), from.numel * size,
                               !shard.is_staged(index) && cuda_.is_other(job_.block(owner).gpu)});
@@ -302,13 +302,17 @@ void GpuOperations::finish_gather(Operation &operation, Operation::Gather &gathe
     }
 }
 
-// Waits until the copies of all slices from other hosts are enqueued.
+// Waits until the copies of all slices from other hosts are enqueued, for which they need not have arrived, but have slots.
 void GpuOperations::await_staged_gets(Operation &operation, Job::Wait &wait) {
     if (staged_gets_of(operation) == nullptr) {
         return;
     }
     for (StagedGet &get : staged_gets_of(operation)->gets) {
-        wait.describe([&] { return operation.in_flight_text(job_, get.owner); });
+        wait.describe([&] {
+            return get.pieces.empty() ? formatted("no bounce buffer is free for the slice of {} of shard \"{}\": {}",
+                                                  job_.who(get.owner), operation.shard->name(), unfinished_work())
+                                      : operation.in_flight_text(job_, get.owner);
+        });
         wait.until_seen_served([&] { return get.owner; },
                                [&] {
                                    enqueue_staged_gets(operation);
@@ -319,18 +323,20 @@ void GpuOperations::await_staged_gets(Operation &operation, Job::Wait &wait) {
     operation.engine_state.reset();
 }
 
-// Requests pieces while there is room for them, and enqueues the copies of those that have arrived.
+// Requests pieces while there is room for them, and enqueues their copies.
 void GpuOperations::enqueue_staged_gets(Operation &operation) {
     std::vector<StagedGet> &gets = staged_gets_of(operation)->gets;
-    cuda_.staged_gets().read(gets);
-    if (std::none_of(gets.begin(), gets.end(), [](const StagedGet &get) { return get.has_arrived(); })) {
+    StagedGets &staged_gets = cuda_.staged_gets();
+    staged_gets.read(gets);
+    if (std::none_of(gets.begin(), gets.end(), [&](const StagedGet &get) { return staged_gets.is_ready(get); })) {
         return;
     }
+    const int64_t deadline_ns = now_ns() + std::min(job_.timeout_ms(), int64_t{1} << 40) * 1'000'000;
     const Shard &shard = *operation.shard;
     const uint64_t work = cuda_.pending_work().begin(shard.record_offset(), description_of(Call::Gather, shard));
     enqueue(Call::Gather, [&] {
         for (StagedGet &get : gets) {
-            cuda_.staged_gets().enqueue(get, stream_of(operation));
+            staged_gets.enqueue(get, stream_of(operation), deadline_ns);
         }
         cuda_.pending_work().remove(work);
     });
@@ -414,17 +420,36 @@ void GpuOperations::add_directly(Operation &operation) {
     }
 }
 
-// Waits until `ready()`. Fails the job if the staging proxy has failed, or if the owner that it waits for is gone.
+// Waits until `ready()`. Fails the job if staging has failed, or if the owner that it waits for is gone.
 template <class Ready>
-void GpuOperations::wait_for_staging_proxy(Job::Wait &wait, const Ready &ready) {
-    const auto awaited = [this] { return cuda_.awaited_owner().value_or(job_.rank()); };
-    wait.until_seen_served(awaited, [&] {
-        if (const std::optional<Error> error = cuda_.staging_error()) {
-            job_.fail_job(error->status(), formatted("{} stopped halfway in {}: {}", job_.who(job_.rank()),
-                                                     call_name(Call::ScatterAdd), error->what()));
-        }
-        return ready();
-    });
+void GpuOperations::wait_for_staging(Job::Wait &wait, const Ready &ready) {
+    wait.until_seen_served([this] { return awaited_owner().value_or(job_.rank()); },
+                           [&] {
+                               check_staging();
+                               return ready();
+                           });
+    check_staging();  // what ended between the last look at it and `ready()`
+}
+
+void GpuOperations::check_staging() {
+    if (const std::optional<Error> error = cuda_.staging_error()) {
+        job_.fail_job(error->status(), formatted("{} stopped halfway in {}: {}", job_.who(job_.rank()),
+                                                 call_name(Call::ScatterAdd), error->what()));
+    }
+    if (const std::optional<int> owner = cuda_.failed_get_owner()) {
+        job_.learn();  // the cause, if there is one
+        job_.check();
+        job_.fail_job(ODC_ERROR_PEER_LOST,
+                      formatted("{} has not got a slice of {}, as the connections to other hosts are "
+                                "closed",
+                                job_.who(job_.rank()), job_.who(*owner)));
+    }
+}
+
+// Of another host, for which this rank's GPU or its staging proxy waits.
+std::optional<int> GpuOperations::awaited_owner() {
+    const std::optional<int> owner = cuda_.awaited_get_owner();
+    return owner ? owner : cuda_.awaited_owner();
 }
 
 // Stages the part piece by piece. While no bounce buffer is free, the host waits for the GPU.
@@ -440,7 +465,7 @@ void GpuOperations::add_by_staging_proxy(Operation &operation, uint64_t index, J
         return formatted("no bounce buffer is free for gradients of shard \"{}\" to {}: {}", shard.name(),
                          job_.who(owner), unfinished_work());
     });
-    wait_for_staging_proxy(wait, [&] {
+    wait_for_staging(wait, [&] {
         const uint64_t work =
             cuda_.pending_work().begin(shard.record_offset(), description_of(Call::ScatterAdd, shard));
         enqueue(Call::ScatterAdd, [&] {
@@ -470,7 +495,7 @@ void GpuOperations::drain() {
     wait.describe([this] {
         return formatted("{} has not done yet what was enqueued there: {}", cuda_.device().name(), unfinished_work());
     });
-    wait_for_staging_proxy(wait, [this] {
+    wait_for_staging(wait, [this] {
         note_wait();
         return cuda_.is_idle();
     });
@@ -486,7 +511,10 @@ void GpuOperations::drain() {
 // For errors: the enqueued work that is not done, or what it depends on.
 std::string GpuOperations::unfinished_work() {
     if (const std::string under_way = cuda_.pending_work().describe(); !under_way.empty()) {
-        return under_way;
+        const std::optional<int> owner = cuda_.awaited_get_owner();
+        return owner ? formatted("{}; it waits for a slice of {}, which {}", under_way, job_.who(*owner),
+                                 job_.what(*owner))
+                     : under_way;
     }
     const std::optional<int> owner = cuda_.awaited_owner();
     return owner ? formatted("an addition that {} is to apply; it {}", job_.who(*owner), job_.what(*owner))
@@ -495,7 +523,8 @@ std::string GpuOperations::unfinished_work() {
 
 // Records what this rank waits for, for the errors of ranks that may give up first.
 void GpuOperations::note_wait() {
-    if (cuda_.awaited_owner() && cuda_.pending_work().all_done()) {  // it waits for another rank
+    const bool awaits_rank = cuda_.awaited_get_owner() || (cuda_.awaited_owner() && cuda_.pending_work().all_done());
+    if (awaits_rank) {
         job_.note_device_done();
     } else {
         job_.note_device_wait(cuda_.pending_work().first_record());

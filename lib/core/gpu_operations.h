@@ -61,7 +61,9 @@ private:
     void add_directly(Operation &operation);
     void add_by_staging_proxy(Operation &operation, uint64_t index, Job::Wait &wait);
     template <class Ready>
-    void wait_for_staging_proxy(Job::Wait &wait, const Ready &ready);
+    void wait_for_staging(Job::Wait &wait, const Ready &ready);
+    void check_staging();
+    std::optional<int> awaited_owner();
 
     void drain();
     std::string unfinished_work();

@@ -127,6 +127,33 @@ void orders_by_events(void ** /*state*/) {
     CHECK_OK(driver().cuStreamDestroy(second));
 }
 
+// Until the word is at least the value, whoever writes it.
+void waits_for_words(void ** /*state*/) {
+    const Stream waiting = new_stream(kStreamNonBlocking);
+    const Stream writing = new_stream(kStreamNonBlocking);
+    Registered<uint64_t> words(2);
+    for (uint64_t round = 1; round <= 20; ++round) {
+        const bool by_host = round % 2 == 0;
+        CHECK_OK(driver().cuStreamWaitValue64(waiting, words.address(), 2 * round, kWaitValueGeq));
+        CHECK_OK(driver().cuMemcpyAsync(words.address() + 8, words.address(), 8, waiting));
+        CHECK_RESULT(NotReady, driver().cuStreamQuery(waiting));
+        const uint64_t value = 2 * round + round % 3 % 2;  // or more
+        if (by_host) {
+            std::atomic_ref<uint64_t>(words.at[0]).store(value, std::memory_order_release);
+        } else {
+            CHECK_OK(driver().cuStreamWriteValue64(writing, words.address(), value, 0));
+        }
+        assert_int_equal(fake_cuda_stream_wait(waiting), 0);
+        assert_int_equal(read_word(words.at + 1), value);
+    }
+    CHECK_RESULT(InvalidValue, driver().cuStreamWaitValue64(waiting, words.address() + 4, 0, kWaitValueGeq));
+    CHECK_RESULT(InvalidValue, driver().cuStreamWaitValue64(waiting, words.address(), 0, 1));
+    uint64_t pageable = 1;
+    CHECK_RESULT(InvalidValue, driver().cuStreamWaitValue64(waiting, reinterpret_cast<Address>(&pageable), 0, 0));
+    CHECK_OK(driver().cuStreamDestroy(waiting));
+    CHECK_OK(driver().cuStreamDestroy(writing));
+}
+
 // Completion in one stream implies nothing for another: both orders occur.
 void promises_no_other_order(void ** /*state*/) {
     const Stream first = new_stream(kStreamNonBlocking);
@@ -302,6 +329,7 @@ int main() {
         cmocka_unit_test(refuses_other_pins),
         cmocka_unit_test(orders_the_legacy_stream),
         cmocka_unit_test(orders_by_events),
+        cmocka_unit_test(waits_for_words),
         cmocka_unit_test(promises_no_other_order),
         cmocka_unit_test(copies_pageable_memory_at_once),
         cmocka_unit_test(copies_in_batches),

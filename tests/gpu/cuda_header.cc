@@ -100,6 +100,7 @@ SAME(kHostRegisterDeviceMap, CU_MEMHOSTREGISTER_DEVICEMAP);
 SAME(kStreamNonBlocking, CU_STREAM_NON_BLOCKING);
 SAME(kEventDisableTiming, CU_EVENT_DISABLE_TIMING);
 SAME(kWriteValueDefault, CU_STREAM_WRITE_VALUE_DEFAULT);
+SAME(kWaitValueGeq, CU_STREAM_WAIT_VALUE_GEQ);
 
 SAME_SIZE(Device, CUdevice);
 SAME_SIZE(Address, CUdeviceptr);

@@ -47,10 +47,11 @@ static int is_in(const char *const *names, size_t count, const char *name) {
 /* Calls whose failure may leak: nothing else frees the resource, or earlier work may still use it. */
 static int may_leave(const char *function) {
     static const char *const names[] = {
-        "cuMemUnmap",      "cuMemAddressFree",   "cuMemRelease",      "cuMemHostUnregister",
-        "cuEventDestroy",  "cuStreamDestroy",    "cuModuleUnload",    "cuDevicePrimaryCtxRelease",
-        "cuMemsetD8Async", "cuEventRecord",      "cuStreamWaitEvent", "cuStreamWriteValue64",
-        "cuMemcpyAsync",   "cuMemcpyBatchAsync", "cuLaunchKernel",    "cuFlushGPUDirectRDMAWrites"};
+        "cuMemUnmap",         "cuMemAddressFree",   "cuMemRelease",      "cuMemHostUnregister",
+        "cuEventDestroy",     "cuStreamDestroy",    "cuModuleUnload",    "cuDevicePrimaryCtxRelease",
+        "cuMemsetD8Async",    "cuEventRecord",      "cuStreamWaitEvent", "cuStreamWriteValue64",
+        "cuMemcpyAsync",      "cuMemcpyBatchAsync", "cuLaunchKernel",    "cuFlushGPUDirectRDMAWrites",
+        "cuStreamWaitValue64"};
     return IS_IN(names, function);
 }
 

@@ -7,6 +7,7 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <unistd.h>
 
 enum { NUMEL = 3001, LARGE = 3000017 /* of f32, in three slices: several times the staging */ };
 
@@ -371,6 +372,102 @@ static void who_is_waited_for_is_asked_whether_it_lives(void **state) {
     own_hosts();
 }
 
+/* ---- Streams wait for slices, threads do not ---- */
+
+typedef enum fate { GOES_ON, IS_KILLED, STAYS_STOPPED } fate;
+
+typedef struct absence {
+    fate of_owner;
+    atomic_int ready;
+    atomic_int owner; /* its process */
+} absence;
+
+static void await_stopped(int process) {
+    char state = 0;
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/stat", process);
+    while (state != 'T') {
+        FILE *file = fopen(path, "r");
+        CHECK(file != NULL);
+        CHECK_EQUAL(fscanf(file, "%*d (%*[^)]) %c", &state), 1);
+        fclose(file);
+        sleep_us(1000);
+    }
+}
+
+/* The owner's progress thread stands still, too, so nothing of its slice arrives. Without a call of libodc, the stream goes on. */
+static void gather_of_a_stopped_owner(odc_context *context, tensor t, absence *shared) {
+    const int owner = read_flag(&shared->owner);
+    void *stream = gpu_stream(3);
+    void *full = new_buffer(t, ODC_F32);
+    await_stopped(owner);
+    CHECK_OK(odc_gather(t.shard, full, NUMEL, stream));
+    CHECK(!gpu_is_done(stream));
+    if (shared->of_owner != STAYS_STOPPED) {
+        CHECK_EQUAL(kill(owner, shared->of_owner == GOES_ON ? SIGCONT : SIGKILL), 0);
+    }
+    gpu_wait(stream);
+    if (shared->of_owner == GOES_ON) {
+        check_buffer(t, full, 3);
+        CHECK_OK(odc_minibatch_sync(context));
+    } else {
+        CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_PEER_LOST, "rank 1", "is lost");
+    }
+    free_buffer(t, full);
+}
+
+static void be_absent(int rank, int size, const char *job, void *arg) {
+    absence *shared = arg;
+    odc_context *context = NULL;
+    odc_config config = config_of(rank, size, job);
+    config.timeout_ms =
+        shared->of_owner == STAYS_STOPPED ? 4000 * slowdown() : config.timeout_ms; /* of silence the half */
+    CHECK_OK(odc_init(&config, &context));
+    tensor t = make_tensor(context, "layer", NUMEL, ODC_F32, 0);
+    write_parameters(t, 3);
+    CHECK_OK(odc_publish(t.shard, NULL));
+    check_gather(t, 3); /* both know now that both have published */
+    if (rank == 1) {
+        set_flag(&shared->owner, getpid());
+    }
+    raise_flag(&shared->ready);
+    await_flag(&shared->ready, size);
+    if (rank == 1) {
+        raise(SIGSTOP);
+        CHECK_OK(odc_minibatch_sync(context));
+    } else {
+        gather_of_a_stopped_owner(context, t, shared);
+    }
+    odc_destroy(context);
+    gpu_collect();
+}
+
+static void with_an_owner_that(const char *name, fate of_owner) {
+    absence *shared = share(sizeof *shared);
+    needs_processes("it stops a rank");
+    if (getenv("ODC_GPU_DIRECT") != NULL) {
+        print_message("with GPUDirect RDMA a thread waits for slices\n");
+        skip();
+    }
+    shared->of_owner = of_owner;
+    run_processes_of(name, 2, of_owner == GOES_ON ? 0 : 2, be_absent, shared);
+}
+
+static void a_gather_returns_before_its_slices_arrive(void **state) {
+    (void)state;
+    with_an_owner_that(__func__, GOES_ON);
+}
+
+static void a_stream_goes_on_when_the_owner_that_it_waits_for_dies(void **state) {
+    (void)state;
+    with_an_owner_that(__func__, IS_KILLED);
+}
+
+static void a_stream_goes_on_when_the_owner_stays_silent(void **state) {
+    (void)state;
+    with_an_owner_that(__func__, STAYS_STOPPED);
+}
+
 /* ---- Allowed calls ---- */
 
 static void use_layers(odc_context *context, void *arg) {
@@ -421,6 +518,9 @@ int main(void) {
         cmocka_unit_test(started_gathers_are_waited_for_in_any_order),
         cmocka_unit_test(an_interrupted_wait_keeps_no_staging),
         cmocka_unit_test(who_is_waited_for_is_asked_whether_it_lives),
+        cmocka_unit_test(a_gather_returns_before_its_slices_arrive),
+        cmocka_unit_test(a_stream_goes_on_when_the_owner_that_it_waits_for_dies),
+        cmocka_unit_test(a_stream_goes_on_when_the_owner_stays_silent),
         cmocka_unit_test(fabric_alone_is_enough_where_each_rank_has_a_host),
         cmocka_unit_test(a_context_may_end_while_slices_are_on_their_way),
         cmocka_unit_test(both_kinds_of_memory_are_published_each_in_its_time),

@@ -239,6 +239,9 @@ class Gpu:
     def write_word(self, to: int, value: int, stream: c_void_p) -> None:
         self.driver.call("cuStreamWriteValue64", stream, c_uint64(to), c_uint64(value), c_uint(0))
 
+    def await_word(self, at: int, value: int, stream: c_void_p) -> None:
+        self.driver.call("cuStreamWaitValue64", stream, c_uint64(at), c_uint64(value), c_uint(0))
+
     def is_done(self, stream: c_void_p) -> bool:
         result = self.driver.result("cuStreamQuery", stream)
         if result not in (0, NOT_READY):

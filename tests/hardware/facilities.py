@@ -242,6 +242,25 @@ def words() -> Figures:
     return {"seconds": time.monotonic() - begin, "rounds": value}
 
 
+def waits() -> Figures:
+    """A stream waits for a word of pinned memory, then copies what the host has written before the word."""
+    gpu = Gpu(Driver())
+    page = mmap.mmap(arena(1 << 20), 1 << 20)
+    at = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    seen = gpu.register(at, 1 << 20)
+    memory, stream = gpu.new(1 << 16), gpu.stream()
+    begin = time.monotonic()
+    for value in range(1, 51 if SHORT else 1001):
+        gpu.await_word(seen, value, stream)
+        gpu.copy(memory, seen + PAGE, 1 << 16, stream)
+        check(not gpu.is_done(stream), f"a stream did not wait for word {value}")
+        page[PAGE : PAGE + (1 << 16)] = bytes([value % 256]) * (1 << 16)
+        page[:8] = value.to_bytes(8, "little")
+        gpu.wait(stream)
+        check_bytes(gpu, memory, 1 << 16, value % 256)
+    return {"seconds": time.monotonic() - begin, "rounds": value}
+
+
 def fill_and_send(theirs: socket.socket, nbytes: int) -> None:
     """Another process's memory, until it is killed."""
     gpu = Gpu(Driver())
@@ -359,6 +378,7 @@ FACILITIES: dict[str, tuple[Callable[[], Figures], str]] = {
     "driver": (driver, "GPU memory"),
     "device": (device, "GPU memory"),
     "words": (words, "publishes of shards in GPU memory, and sync"),
+    "waits": (waits, "gathers from other hosts into GPU memory"),
     "export": (export, "GPU memory of several ranks"),
     "outlives": (outlives, "surviving a rank's death: its peers would fault"),
     "killed_amid_copies": (killed_amid_copies, "surviving a rank's death: its peers would fault"),

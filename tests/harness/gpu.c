@@ -44,7 +44,7 @@ static struct {
     int (*release_real)(address memory);
     int (*register_page)(void *page, size_t bytes, unsigned flags);
     int (*address_of_page)(address *at, void *page, unsigned flags);
-    int (*wait_value)(void *stream, address word, uint64_t value, unsigned flags);
+    int (*wait_value)(void *stream, address word, uint32_t value, unsigned flags);
     int (*begin_real_capture)(void *stream, int mode);
     int (*end_real_capture)(void *stream, void **graph);
     int (*destroy_graph)(void *graph);
@@ -88,7 +88,7 @@ static void load_real(get_address_fn get_address) {
     get(get_address, "cuMemFree", 3020, &cuda.release_real);
     get(get_address, "cuMemHostRegister", 6050, &cuda.register_page);
     get(get_address, "cuMemHostGetDevicePointer", 3020, &cuda.address_of_page);
-    get(get_address, "cuStreamWaitValue64", 11070, &cuda.wait_value);
+    get(get_address, "cuStreamWaitValue32", 11070, &cuda.wait_value);
     get(get_address, "cuStreamBeginCapture", 10010, &cuda.begin_real_capture);
     get(get_address, "cuStreamEndCapture", 10000, &cuda.end_real_capture);
     get(get_address, "cuGraphDestroy", 10000, &cuda.destroy_graph);
@@ -353,9 +353,9 @@ void gpu_end_stream(void *stream) { CHECK_EQUAL(cuda.stream_destroy(stream), 0);
 /* On a GPU, held streams wait for this word to reach their number. */
 static struct {
     pthread_mutex_t mutex;
-    _Atomic uint64_t *word;
+    _Atomic uint32_t *word;
     address at;
-    uint64_t last;
+    uint32_t last;
 } holds = {PTHREAD_MUTEX_INITIALIZER, NULL, 0, 0};
 
 static void hold_real(void *stream) {

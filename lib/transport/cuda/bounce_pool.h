@@ -47,6 +47,7 @@ public:
     cuda::Address address(size_t slot) const { return address_ + slot * kBytes; }
     // How often take() has begun to find no slot.
     uint64_t times_full() const { return times_full_.load(std::memory_order_relaxed); }
+    size_t count() const { return count_; }
     // The memory of all slots.
     std::byte *start() const { return gpu_ ? gpu_->start() : pinned_->start(); }
     size_t bytes() const { return count_ * kBytes; }

@@ -143,6 +143,10 @@ std::optional<int> Cuda::awaited_owner() {
     return std::nullopt;
 }
 
+std::optional<int> Cuda::awaited_get_owner() { return staged_gets_ ? staged_gets_->awaited_owner() : std::nullopt; }
+
+std::optional<int> Cuda::failed_get_owner() { return staged_gets_ ? staged_gets_->failed_owner() : std::nullopt; }
+
 std::optional<Error> Cuda::staging_error() {
     for (StagingProxy *const staging_proxy : staging_proxies()) {
         if (std::optional<Error> error = staging_proxy != nullptr ? staging_proxy->error() : std::nullopt) {

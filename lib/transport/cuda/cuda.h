@@ -149,6 +149,9 @@ public:
     StagedGets &staged_gets() { return *staged_gets_; }
     // The owner of the oldest pending addition to another host; none if there is none.
     std::optional<int> awaited_owner();
+    // The same of gets that streams wait for.
+    std::optional<int> awaited_get_owner();
+    std::optional<int> failed_get_owner();  // see StagedGets
     // What a staging proxy could not add; none if there is nothing.
     std::optional<Error> staging_error();
     bool is_idle();

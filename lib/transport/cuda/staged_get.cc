@@ -17,7 +17,8 @@ static_assert(kReserved < StagedGets::kLeastSlots);
 }  // namespace
 
 StagedGets::StagedGets(const CudaDevice &device, std::unique_ptr<BouncePool> slots)
-    : device_(device), slots_(std::move(slots)) {}
+    : device_(device), slots_(std::move(slots)), arrival_words_(device, slots_->count() * sizeof(uint64_t)),
+      arrivals_(slots_->count()) {}
 
 // False if the get is requested as a whole, or no slot is free.
 bool StagedGets::read_piece(StagedGet &get, size_t spare) {
@@ -27,9 +28,17 @@ bool StagedGets::read_piece(StagedGet &get, size_t spare) {
     if (!slot) {
         return false;
     }
+    auto *const word = reinterpret_cast<std::atomic<uint64_t> *>(arrival_words_.start()) + *slot;
+    const uint64_t arrival = ++arrivals_[*slot];
+    // Also if it was cancelled: then the job fails, but the stream must not hang.
+    const auto on_end = [word, arrival, doorbell = get.doorbell](bool) {
+        doorbell->waiters.fetch_sub(1);
+        word->store(arrival, std::memory_order_release);
+    };
     const RemoteSlice part = part_of(get.from, get.requested, count);
-    get.pieces.push_back(
-        {*slot, count * size, get.endpoint->start_get(part, slots_->start(*slot), get.generation, {}).request});
+    get.pieces.push_back({*slot, arrival, count * size, nullptr});
+    get.doorbell->waiters.fetch_add(1);
+    get.pieces.back().request = get.endpoint->start_get(part, slots_->start(*slot), get.generation, on_end).request;
     get.requested += count;
     return true;
 }
@@ -46,12 +55,25 @@ void StagedGets::read(std::vector<StagedGet> &gets, size_t spare) {
 
 void StagedGets::read_ahead(std::vector<StagedGet> &gets) { read(gets, kReserved); }
 
-void StagedGets::enqueue(StagedGet &get, cuda::Stream stream) {
-    while (get.has_arrived()) {
+bool StagedGets::is_ready(const StagedGet &get) const {
+    return !get.pieces.empty() && (slots_->kind() == MemoryKind::Host || get.pieces.front().request->is_complete());
+}
+
+void StagedGets::enqueue(StagedGet &get, cuda::Stream stream, int64_t deadline_ns) {
+    while (is_ready(get)) {
+        const StagedGet::Piece &piece = get.pieces.front();
         if (slots_->kind() == MemoryKind::Gpu) {
             device_.flush_remote_writes();
+        } else if (!piece.request->is_complete()) {
+            piece.request->set_deadline(deadline_ns);
+            {
+                const std::lock_guard lock(mutex_);
+                awaited_.push_back(piece.request);
+            }
+            device_.check(driver().cuStreamWaitValue64(stream, arrival_words_.address() + piece.slot * sizeof(uint64_t),
+                                                       piece.arrival, cuda::kWaitValueGeq),
+                          "cuStreamWaitValue64");
         }
-        const StagedGet::Piece &piece = get.pieces.front();
         device_.check(driver().cuMemcpyAsync(reinterpret_cast<cuda::Address>(get.to + get.enqueued),
                                              slots_->address(piece.slot), piece.bytes, stream),
                       "cuMemcpyAsync");
@@ -67,6 +89,33 @@ void StagedGets::release(StagedGet &get) {
     }
     get.pieces.clear();
     get.requested = get.enqueued / element_size(get.from.parameter_type);
+}
+
+bool StagedGets::is_idle() {
+    const std::lock_guard lock(mutex_);
+    forget_complete();
+    return std::none_of(awaited_.begin(), awaited_.end(),
+                        [](const std::shared_ptr<Request> &one) { return one->is_pending(); }) &&
+           slots_->is_idle();
+}
+
+// What was cancelled stays, as the job fails.
+void StagedGets::forget_complete() {
+    std::erase_if(awaited_, [](const std::shared_ptr<Request> &one) { return one->is_complete(); });
+}
+
+std::optional<int> StagedGets::awaited_owner() {
+    const std::lock_guard lock(mutex_);
+    forget_complete();
+    return awaited_.empty() ? std::nullopt : std::optional(awaited_.front()->owner());
+}
+
+std::optional<int> StagedGets::failed_owner() {
+    const std::lock_guard lock(mutex_);
+    forget_complete();
+    const auto failed = std::find_if(awaited_.begin(), awaited_.end(),
+                                     [](const std::shared_ptr<Request> &one) { return !one->is_pending(); });
+    return failed != awaited_.end() ? std::optional((*failed)->owner()) : std::nullopt;
 }
 
 }  // namespace odc

@@ -11,6 +11,7 @@ namespace odc {
 namespace {
 
 constexpr unsigned kReadsInFlight = 8;
+constexpr int64_t kCheckNs = 100'000'000;
 
 }  // namespace
 
@@ -96,6 +97,26 @@ void GetQueue::cancel(const std::shared_ptr<Request> &request) {
     }
     if (const std::shared_ptr<Get> get = known->second.lock()) {
         get->stop();
+    }
+}
+
+void GetQueue::check_deadlines(int64_t now_ns) {
+    if (now_ns < next_check_ns_) {
+        return;
+    }
+    next_check_ns_ = now_ns + kCheckNs;
+    for (const auto &[request, weak] : pending_) {
+        const int64_t deadline_ns = request->deadline_ns();
+        const std::shared_ptr<Get> get = weak.lock();
+        if (deadline_ns == 0 || get == nullptr) {
+            continue;
+        }
+        if (get->from().gone) {
+            fail(ODC_ERROR_PEER_LOST, "a stream waits for a slice of rank {}, which is gone", request->owner());
+        }
+        if (now_ns > deadline_ns) {
+            fail(ODC_ERROR_TIMEOUT, "a stream has waited for a slice of rank {} until the deadline", request->owner());
+        }
     }
 }
 

@@ -172,6 +172,9 @@ bool ProgressThread::step() {
     packets_sent_.store(stream_->sent(), std::memory_order_relaxed);
     const int64_t now = now_ns();
     heartbeat_->tick(now);
+    if (shutdown_ns_ == 0) {
+        gets_->check_deadlines(now);
+    }
     report_ended(local_peers_->check_programs(now));
     finish_closing();
     log_congestion();

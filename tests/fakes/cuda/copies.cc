@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations on bytes: memset, copies, writes of words.
+// Operations on bytes: memset, copies, writes of words and waits for them.
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <mutex>
 #include <numeric>
+#include <thread>
 
 #include "capture.h"
 #include "enqueued.h"
@@ -79,6 +81,16 @@ Result write_word(Address to, uint64_t value, Device device) {
     }
     // Runs after the stream's earlier work, done or waited for by its thread.
     std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t *>(targets[0].at)).store(value, std::memory_order_release);
+    return Result::Success;
+}
+
+Result read_word(Address from, Device device, uint64_t *value) {
+    const std::shared_lock lock(memories().mutex);
+    const auto sources = pieces(from, sizeof(*value), device, Access::Read, Pageable::Refused);
+    if (sources.size() != 1) {
+        return Result::IllegalAddress;
+    }
+    *value = std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t *>(sources[0].at)).load(std::memory_order_acquire);
     return Result::Success;
 }
 
@@ -199,6 +211,25 @@ Result cuStreamWriteValue64(Stream handle, Address to, uint64_t value, unsigned 
     }
     const Device device = stream->context.device;
     return submit(*stream, [to, value, device](Pace & /*pace*/) { return write_word(to, value, device); });
+}
+
+Result cuStreamWaitValue64(Stream handle, Address word, uint64_t value, unsigned flags) {
+    std::shared_ptr<StreamHandle> stream;
+    if (const Result result = find_stream(handle, stream); result != Result::Success) {
+        return result;
+    }
+    if (flags != kWaitValueGeq || word % sizeof(value) != 0 || is_pageable(word)) {
+        return Result::InvalidValue;
+    }
+    return submit(*stream, [word, value, &context = stream->context](Pace & /*pace*/) {
+        uint64_t found = 0;
+        Result result = read_word(word, context.device, &found);
+        while (result == Result::Success && context.failure == Result::Success && found < value) {
+            std::this_thread::sleep_for(std::chrono::microseconds(20));
+            result = read_word(word, context.device, &found);
+        }
+        return result;
+    });
 }
 
 }  // namespace fake_cuda

@@ -103,7 +103,7 @@ class Overlap:
 
 def overlap_of(routes: list[Route], memory: Memory) -> Overlap | None:
     """`routes`: to all ranks. None where nothing is to be hidden: inside a host a rank's own core copies and adds. On
-    GPUs streams order gathers and additions behind compute; from other hosts they block there."""
+    GPUs streams order gathers and additions behind compute."""
     if memory is not Memory.HOST:
         return None
     return None if all(route.transport == "shm" for route in routes) else Overlap()
