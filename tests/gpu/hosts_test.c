@@ -418,11 +418,7 @@ static void gather_of_a_stopped_owner(odc_context *context, tensor t, absence *s
 
 static void be_absent(int rank, int size, const char *job, void *arg) {
     absence *shared = arg;
-    odc_context *context = NULL;
-    odc_config config = config_of(rank, size, job);
-    config.timeout_ms =
-        shared->of_owner == STAYS_STOPPED ? 4000 * slowdown() : config.timeout_ms; /* of silence the half */
-    CHECK_OK(odc_init(&config, &context));
+    odc_context *context = join(rank, size, job);
     tensor t = make_tensor(context, "layer", NUMEL, ODC_F32, 0);
     write_parameters(t, 3);
     CHECK_OK(odc_publish(t.shard, NULL));
@@ -450,7 +446,9 @@ static void with_an_owner_that(const char *name, fate of_owner) {
         skip();
     }
     shared->of_owner = of_owner;
+    setenv("ODC_SILENCE_MS", of_owner == STAYS_STOPPED ? "3000" : "60000", 1);
     run_processes_of(name, 2, of_owner == GOES_ON ? 0 : 2, be_absent, shared);
+    own_hosts();
 }
 
 static void a_gather_returns_before_its_slices_arrive(void **state) {

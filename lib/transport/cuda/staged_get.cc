@@ -112,9 +112,9 @@ std::optional<int> StagedGets::awaited_owner() {
 
 std::optional<int> StagedGets::failed_owner() {
     const std::lock_guard lock(mutex_);
-    forget_complete();
-    const auto failed = std::find_if(awaited_.begin(), awaited_.end(),
-                                     [](const std::shared_ptr<Request> &one) { return !one->is_pending(); });
+    const auto failed = std::find_if(awaited_.begin(), awaited_.end(), [](const std::shared_ptr<Request> &one) {
+        return !one->is_pending() && !one->is_complete();  // in this order, as it may end meanwhile
+    });
     return failed != awaited_.end() ? std::optional((*failed)->owner()) : std::nullopt;
 }
 
