@@ -423,11 +423,11 @@ void GpuOperations::add_directly(Operation &operation) {
 // Waits until `ready()`. Fails the job if staging has failed, or if the owner that it waits for is gone.
 template <class Ready>
 void GpuOperations::wait_for_staging(Job::Wait &wait, const Ready &ready) {
-    wait.until_seen_served([this] { return awaited_owner().value_or(job_.rank()); },
-                           [&] {
-                               check_staging();
-                               return ready();
-                           });
+    const auto awaited = [this] { return cuda_.awaited_owner().value_or(job_.rank()); };
+    wait.until_seen_served(awaited, [&] {
+        check_staging();
+        return ready();
+    });
     check_staging();  // what ended between the last look at it and `ready()`
 }
 
@@ -439,17 +439,9 @@ void GpuOperations::check_staging() {
     if (const std::optional<int> owner = cuda_.failed_get_owner()) {
         job_.learn();  // the cause, if there is one
         job_.check();
-        job_.fail_job(ODC_ERROR_PEER_LOST,
-                      formatted("{} has not got a slice of {}, as the connections to other hosts are "
-                                "closed",
-                                job_.who(job_.rank()), job_.who(*owner)));
+        job_.fail_job(ODC_ERROR_PEER_LOST, formatted("{} got no slice of {}: the connections to other hosts are closed",
+                                                     job_.who(job_.rank()), job_.who(*owner)));
     }
-}
-
-// Of another host, for which this rank's GPU or its staging proxy waits.
-std::optional<int> GpuOperations::awaited_owner() {
-    const std::optional<int> owner = cuda_.awaited_get_owner();
-    return owner ? owner : cuda_.awaited_owner();
 }
 
 // Stages the part piece by piece. While no bounce buffer is free, the host waits for the GPU.

@@ -63,7 +63,6 @@ private:
     template <class Ready>
     void wait_for_staging(Job::Wait &wait, const Ready &ready);
     void check_staging();
-    std::optional<int> awaited_owner();
 
     void drain();
     std::string unfinished_work();

@@ -135,6 +135,9 @@ bool Cuda::is_idle() {
 }
 
 std::optional<int> Cuda::awaited_owner() {
+    if (const std::optional<int> owner = awaited_get_owner()) {
+        return owner;
+    }
     for (StagingProxy *const staging_proxy : staging_proxies()) {
         if (const std::optional<int> owner = staging_proxy != nullptr ? staging_proxy->awaited_owner() : std::nullopt) {
             return owner;

@@ -147,11 +147,11 @@ public:
         return endpoint != nullptr && gdr_staging_proxy_ ? *gdr_staging_proxy_ : *staging_proxy_;
     }
     StagedGets &staged_gets() { return *staged_gets_; }
-    // The owner of the oldest pending addition to another host; none if there is none.
-    std::optional<int> awaited_owner();
-    // The same of gets that streams wait for.
+    // Of gets from other hosts, see StagedGets.
     std::optional<int> awaited_get_owner();
-    std::optional<int> failed_get_owner();  // see StagedGets
+    std::optional<int> failed_get_owner();
+    // The same, or else the owner of the oldest pending addition to another host; none if there is none.
+    std::optional<int> awaited_owner();
     // What a staging proxy could not add; none if there is nothing.
     std::optional<Error> staging_error();
     bool is_idle();
