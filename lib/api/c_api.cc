@@ -11,8 +11,8 @@
 #include "api/call_guard.h"
 #include "api/struct_copy.h"
 #include "api/topology_json.h"
+#include "base/fork_detector.h"
 #include "base/fork_gate.h"
-#include "base/fork_mark.h"
 #include "base/layout_version.h"
 #include "base/settings.h"
 #include "bootstrap/peer.h"
@@ -49,7 +49,7 @@ struct odc_shard {
 };
 
 struct odc_context {
-    odc::ForkMark mark;
+    odc::ForkDetector fork;
     std::shared_ptr<odc::Log> log;  // outlives the context
     odc::Context context;
     std::list<odc_shard> handles;
@@ -61,7 +61,7 @@ odc_context &checked(const odc_context *context) {
     if (context == nullptr) {
         fail(ODC_ERROR_ARGUMENT, "the context is NULL");
     }
-    if (context->mark.in_child()) {
+    if (context->fork.in_child()) {
         fail(ODC_ERROR_PHASE, "this context belongs to the parent process; a child made by fork() must not use it");
     }
     return const_cast<odc_context &>(*context);
@@ -90,7 +90,7 @@ odc_status deliver(odc::Log *log, odc_status status) {
 template <class Body>
 odc_status guard(const odc_context *context, Body body) {
     const odc_status status = guard(std::move(body));
-    if (context == nullptr || context->mark.in_child()) {
+    if (context == nullptr || context->fork.in_child()) {
         return status;
     }
     if (status != ODC_OK && context->log->on(ODC_LOG_DEBUG)) {
@@ -201,7 +201,7 @@ odc_status odc_abort(odc_context *context, const char *text) {
 
 void odc_destroy(odc_context *context) {
     // In a forked child freeing would harm the parent's job.
-    if (context == nullptr || context->mark.in_child()) {
+    if (context == nullptr || context->fork.in_child()) {
         return;
     }
     const std::shared_ptr<odc::Log> log = context->log;

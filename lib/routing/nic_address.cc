@@ -188,11 +188,11 @@ std::vector<ProviderInfo> provider_infos_by_kind(const Machine &machine) {
 }
 
 void check_interfaces(const Machine &machine, const RouteOptions &options) {
-    for (const std::string &wished : options.interfaces) {
+    for (const std::string &wanted : options.interfaces) {
         if (std::none_of(machine.nics.begin(), machine.nics.end(),
-                         [&](const Nic &nic) { return nic.name == wished; })) {
+                         [&](const Nic &nic) { return nic.name == wanted; })) {
             fail(ODC_ERROR_ARGUMENT, "{}=\"{}\" is wrong: this machine has no \"{}\"; it has {}",
-                 setting_row(Setting::kInterface).name, setting(Setting::kInterface), wished, nics_text(machine));
+                 setting_row(Setting::kInterface).name, setting(Setting::kInterface), wanted, nics_text(machine));
         }
     }
 }

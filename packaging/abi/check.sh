@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Checks that this tree keeps the binary interface: compiles pins.c, compares the library with odc.abi and with the previous
+# Checks that this tree keeps the binary interface: compiles declarations.c, compares the library with odc.abi and with the previous
 # release (previous/), and says what to do. docs/abi.md describes how to add to the interface.
 #
 # usage: packaging/abi/check.sh LIBRARY
@@ -22,19 +22,19 @@ complain() {
     broken=1
 }
 
-# unpinned HEADER: in $lines the pins of that header that pins.c lacks.
-unpinned() {
-    python3 "$here/pins.py" "$1" >"$work/pins" || complain "the pins of $1 cannot be made (above)"
-    lines=$(grep -vxFf "$here/pins.c" "$work/pins")
+# unlisted HEADER: in $lines the declarations of that header that declarations.c lacks.
+unlisted() {
+    python3 "$here/declarations.py" "$1" >"$work/declarations" || complain "the declarations of $1 cannot be listed (above)"
+    lines=$(grep -vxFf "$here/declarations.c" "$work/declarations")
 }
 
-if ! cc -std=c11 -fsyntax-only -I "$root/include" "$here/pins.c"; then
+if ! cc -std=c11 -fsyntax-only -I "$root/include" "$here/declarations.c"; then
     complain "odc.h is no longer what programs were compiled with (above): put it back, and add instead of changing"
 fi
-unpinned "$here/previous/odc.h"
-[ -z "$lines" ] || complain "pins.c lacks what the previous release had; put these lines back:" $'\n'"$lines"
-unpinned "$root/include/odc/odc.h"
-[ -z "$lines" ] || complain "odc.h declares what pins.c does not have; append these lines to it:" $'\n'"$lines"
+unlisted "$here/previous/odc.h"
+[ -z "$lines" ] || complain "declarations.c lacks what the previous release had; put these lines back:" $'\n'"$lines"
+unlisted "$root/include/odc/odc.h"
+[ -z "$lines" ] || complain "odc.h declares what declarations.c does not have; append these lines to it:" $'\n'"$lines"
 
 # previous/ must be the last release before this version in the packages' list of changes.
 version() { sed -n 's/^#define ODC_VERSION_[A-Z]* //p' "$1" | paste -sd.; }
@@ -68,7 +68,7 @@ if "$here/describe.sh" "$library" >"$work/today.abi"; then
     cc -std=c11 -g -fPIC -shared -Wl,-soname,libodc.so.0 "-Wl,--version-script=$here/previous/odc.map" \
         "$here/previous/libodc.c" -o "$work/libodc.so.0" &&
         "$here/describe.sh" "$work/libodc.so.0" >"$work/previous.abi" || complain "previous/libodc.c cannot be described"
-    # 8: incompatible according to abidiff. The pins check that fields were only added.
+    # 8: incompatible according to abidiff. The declarations check that fields were only added.
     abidiff "$work/previous.abi" "$work/today.abi" >"$work/words" 2>&1
     if [ $(($? & 11)) -ne 0 ]; then
         cat "$work/words" >&2
@@ -77,4 +77,4 @@ if "$here/describe.sh" "$library" >"$work/today.abi"; then
 else
     broken=1
 fi
-[ "$broken" -eq 0 ] && echo "the binary interface is kept: $(grep -cE '^(VALUE|FIELD|CALLBACK|FUNCTION)\(' "$here/pins.c") pins, $(grep -c '<elf-symbol ' "$here/odc.abi") functions"
+[ "$broken" -eq 0 ] && echo "the binary interface is kept: $(grep -cE '^(VALUE|FIELD|CALLBACK|FUNCTION)\(' "$here/declarations.c") declarations, $(grep -c '<elf-symbol ' "$here/odc.abi") functions"

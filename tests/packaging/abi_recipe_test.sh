@@ -40,9 +40,9 @@ add_field() {
     edit include/odc/odc.h 's/^    const char \*name, \*fallback, \*help;/&\n    const char *unit;/'
     edit lib/api/c_api.cc 's/row.fallback, row.help}/row.fallback, row.help, "ms"}/'
 }
-pin() {
-    python3 "$tree/packaging/abi/pins.py" "$tree/include/odc/odc.h" | grep -vxFf "$tree/packaging/abi/pins.c" >"$work/new_pins"
-    cat "$work/new_pins" >>"$tree/packaging/abi/pins.c"
+list() {
+    python3 "$tree/packaging/abi/declarations.py" "$tree/include/odc/odc.h" | grep -vxFf "$tree/packaging/abi/declarations.c" >"$work/new_lines"
+    cat "$work/new_lines" >>"$tree/packaging/abi/declarations.c"
 }
 build() {
     boundary "$command" "$tree" "$tree/build/lib/libodc.so" || fail "the copy does not compile"
@@ -62,14 +62,14 @@ check 0
 add_function
 export_it
 add_field
-pin
-same "$(cat "$work/new_pins")" "FIELD(odc_setting, unit, const char *, 32, 8)
+list
+same "$(cat "$work/new_lines")" "FIELD(odc_setting, unit, const char *, 32, 8)
 FUNCTION(odc_count_settings2, size_t, void)"
 build
 describe
 check 0
 ODC_SOURCE_DIR=$tree ODC_BUILD_DIR=$tree/build expect 0 bash symbols_test.sh
-contains "$out" "$(grep -c '^FUNCTION' "$tree/packaging/abi/pins.c") functions"
+contains "$out" "$(grep -c '^FUNCTION' "$tree/packaging/abi/declarations.c") functions"
 
 # With the rest of the build's library: only c_api.cc knows odc_setting, and a header whose size of it never changes.
 grep -rl odc_setting "$tree/lib" | sort >"$work/who"
@@ -144,17 +144,17 @@ a_gap() { edit include/odc/odc.h 's/^    const char \*name, \*fallback, \*help;/
 no_struct_size() { edit include/odc/odc.h 's/^typedef enum odc_memory .*/&\ntypedef struct odc_range {\n    uint64_t first, last;\n} odc_range;/'; }
 no_value() { edit include/odc/odc.h 's/ODC_BYTES = 5/&, ODC_I8/'; }
 another_form() { edit include/odc/odc.h 's/^typedef enum odc_memory .*/&\ntypedef int odc_number;/'; }
-unpinned() { edit packaging/abi/pins.c '/^FIELD(odc_slice, offset/d'; }
+unlisted() { edit packaging/abi/declarations.c '/^FIELD(odc_slice, offset/d'; }
 no_entry() { edit packaging/debian/changelog 's/^libodc (1:0.1.0-/libodc (1:0.9.0-/'; }
 exported_no_more() { edit lib/api/odc.map '/^    odc_abort;/d'; }
 
 broken "FUNCTION(odc_count_settings2, size_t, void)" add_function
 broken "FIELD(odc_setting, unit, const char *, 32, 8)" add_field
-broken "the library is not what odc.abi says" add_function export_it pin build
+broken "the library is not what odc.abi says" add_function export_it list build
 contains "$err" "odc_count_settings2"
-broken "the node ODC_0.1 of lib/api/odc.map was released and must not change" add_function in_the_released_node pin build describe
+broken "the node ODC_0.1 of lib/api/odc.map was released and must not change" add_function in_the_released_node list build describe
 broken "the node ODC_0.5 of lib/api/odc.map was released and must not change" export_it renew_previous in_the_next_node
-broken "odc_setting.fallback was at byte 16" in_the_middle pin
+broken "odc_setting.fallback was at byte 16" in_the_middle list
 broken "odc_config.timeout_ms was int64_t" another_type
 broken "ODC_F16 was 4" another_value
 broken "odc_plan_cost had another type" another_argument
@@ -164,7 +164,7 @@ broken 'odc_setting has 4 bytes of padding after `unit`; put a `reserved` of tha
 broken 'odc_range begins with `uint64_t first;`; begin it with `uint64_t struct_size;`' no_struct_size
 broken 'the enumerator "ODC_I8" has no value of its own' no_value
 broken "has a typedef or an ODC_API function of a form that is not understood" another_form
-broken "pins.c lacks what the previous release had; put these lines back" unpinned
+broken "declarations.c lacks what the previous release had; put these lines back" unlisted
 contains "$err" "FIELD(odc_slice, offset, uint64_t, 24, 8)"
 broken "previous/ is of libodc 0.0.0, but packaging/debian/changelog says that 0.1.0 was released before 0.2.0" raise_version
 broken "packaging/debian/changelog names neither 0.1.0, which odc.h is of, nor an earlier release" no_entry

@@ -172,7 +172,7 @@ def test_devices_that_do_not_fit() -> None:
 
 
 def test_settling_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "_SETTLE_SECONDS", 0.05)
+    monkeypatch.setattr(streams, "_GIVE_BACK_SECONDS", 0.05)
     assert HostStreams().finish()
     cuda = Cuda()
     mine = GpuStreams(CPU, cuda)

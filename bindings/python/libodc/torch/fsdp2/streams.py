@@ -16,7 +16,7 @@ from ..._abi import Memory
 Complaint = Callable[[], Exception | None]
 """Describes a difference of two tensors; None: there is none."""
 
-_SETTLE_SECONDS = 10.0
+_GIVE_BACK_SECONDS = 10.0
 
 _used: list[Any] = []  # forever, as far as can be told
 
@@ -148,7 +148,7 @@ class GpuStreams:
 
     def finish(self) -> bool:
         """With a deadline: a GPU may have failed, or wait forever."""
-        deadline = time.monotonic() + _SETTLE_SECONDS
+        deadline = time.monotonic() + _GIVE_BACK_SECONDS
         last = self._cuda.Event()
         try:
             last.record(self._cuda.current_stream(self.device))

@@ -11,9 +11,9 @@
 namespace odc {
 
 // Detects a forked child by a page that the kernel zeroes there; where it does not (gVisor), by the process id.
-class ForkMark {
+class ForkDetector {
 public:
-    ForkMark() {
+    ForkDetector() {
         void *page = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (page == MAP_FAILED) {
             fail_errno("mmap of a page");
@@ -24,9 +24,9 @@ public:
         }
         *page_ = 1;
     }
-    ~ForkMark() { munmap(page_, kBytes); }
-    ForkMark(const ForkMark &) = delete;
-    ForkMark &operator=(const ForkMark &) = delete;
+    ~ForkDetector() { munmap(page_, kBytes); }
+    ForkDetector(const ForkDetector &) = delete;
+    ForkDetector &operator=(const ForkDetector &) = delete;
     bool in_child() const { return *page_ == 0 || (pid_ != 0 && pid_ != getpid()); }
 
 private:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints a pin (see pins.c) for everything that a copy of odc.h declares: pins.py HEADER. Needs a C compiler, cc."""
+"""Prints a line (see declarations.c) for everything that a copy of odc.h declares. Needs a C compiler, cc.
+
+usage: declarations.py HEADER
+"""
 
 import re
 import subprocess
@@ -9,7 +12,7 @@ from pathlib import Path
 
 
 def fail(message: str) -> None:
-    sys.exit(f"pins.py: {message}")
+    sys.exit(f"declarations.py: {message}")
 
 
 def declared_fields(body: str) -> list[tuple[str, str]]:
@@ -45,7 +48,7 @@ def check_layout(struct: str, lines: list[str]) -> None:
             end, last = begin + int(field[4]), field[1]
 
 
-def pins(header: Path) -> list[str]:
+def declarations(header: Path) -> list[str]:
     text = re.sub(r"/\*.*?\*/", " ", header.read_text(), flags=re.S)
     text = re.sub(r"\s+", " ", re.sub(r"^#.*$", "", text, flags=re.M))
     structs = {name: declared_fields(body) for name, body in re.findall(r"typedef struct (\w+) \{(.*?)\} \1;", text)}
@@ -88,5 +91,5 @@ def pins(header: Path) -> list[str]:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        fail("usage: pins.py HEADER")
-    print("\n".join(pins(Path(sys.argv[1]))))
+        fail("usage: declarations.py HEADER")
+    print("\n".join(declarations(Path(sys.argv[1]))))

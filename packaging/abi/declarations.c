@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The interface with which programs were compiled: each value, field and function of each release, as printed by pins.py. A
+/* The interface with which programs were compiled: each value, field and function of each release, as printed by declarations.py. A
  * released line is never changed or removed; a new field or function adds one. If it does not compile, the interface is broken.
  * */
 #include <odc/odc.h>
