@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The interface with which programs were compiled: each value, field and function of each release, as printed by declarations.py. A
- * released line is never changed or removed; a new field or function adds one. If it does not compile, the interface is broken.
- * */
+/* The interface with which programs were compiled: each value, field and function of each release, as declarations.py prints them. A
+ * released line is never changed or removed; a new field or function adds one. If it does not compile, the interface is broken. */
 #include <odc/odc.h>
 
 #define VALUE(name, value) _Static_assert((name) == (value), #name " was " #value);
