@@ -158,9 +158,9 @@ ODC_API odc_status odc_release_shard(odc_shard *shard);
 /* ---- A minibatch ---- */
 /* "My slice holds this minibatch's parameters": lets peers read it and opens its accumulator at zero. Once per shard
  * and minibatch; odc_publish_all publishes the shards that are left, and it is an error if none is. Waits for nobody.
- * `stream`, here and below: NULL for host memory; for GPU memory a CUDA stream of that GPU (NULL: the legacy default
- * stream), not being captured. The call takes effect when the stream reaches it. The host blocks for owners whose streams
- * have not reached their publishes, while staging is full, and at 512 pending calls: no work may depend on later work. */
+ * `stream`, here and below: NULL for host memory; for GPU memory a CUDA stream of that GPU (NULL: the legacy default), not being
+ * captured. The call takes effect when the stream reaches it; if that fails, a later call does, at the latest the sync or shutdown. The
+ * host waits for owners whose streams have not published, for staging, and at 512 pending calls: no work may depend on later work. */
 ODC_API odc_status odc_publish(odc_shard *shard, void *stream);
 ODC_API odc_status odc_publish_all(odc_context *context, void *stream);
 /* Fills `full` (the shard's `numel` elements of parameter_type) with the shard; waits for each owner's publish only. */

@@ -35,10 +35,10 @@ void Context::shutdown() {
     if (left_) {
         fail(ODC_ERROR_PHASE, "odc_shutdown: this rank has left the job already");
     }
-    left_ = true;
     const Job::CallScope scope(job_, Call::Shutdown);
     job_.log().info("leaves the job in minibatch {}", minibatch());
     job_.leave();
+    left_ = true;  // unless it was interrupted
     job_.channel().flush();
 }
 

@@ -53,8 +53,13 @@ GpuOperations::GpuOperations(Job &job, ShardDirectory &directory, RemoteMemory &
             cuda_.device().check_health();
         });
     };
-    // Completes what this rank has published, which peers may still read.
-    const auto before_leaving = [this] { cuda_.drain(kDrainMs); };
+    // Completes what this rank has gathered, and what it has published, which peers may still read.
+    const auto before_leaving = [this] {
+        if (!job_.has_failed()) {
+            await_gets();
+        }
+        cuda_.drain(kDrainMs);
+    };
     job_.set_hooks({while_waiting, before_leaving});
 }
 
@@ -156,6 +161,7 @@ void GpuOperations::check_stream(void *stream) const {
 }
 
 void GpuOperations::publish(Shard &shard, void *stream) {
+    check_staging();
     const RemoteSlice mine = shard.slice(shard.own_index());
     const RemoteSlice shadow = shard.host_slice(shard.own_index());
     call_gpu(job_, cuda_.device(), [&] { cuda_.device().checked_stream(stream, call_name(Call::Publish)); });
@@ -201,6 +207,7 @@ void GpuOperations::check_buffer(const Operation &operation) {
 }
 
 void GpuOperations::start(Operation &operation) {
+    check_staging();
     Shard &shard = *operation.shard;
     call_gpu(job_, cuda_.device(), [&] {
         cuda_.device().checked_stream(operation.stream, call_name(operation.call()));
@@ -224,6 +231,7 @@ void GpuOperations::start(Operation &operation) {
 
 void GpuOperations::finish(Operation &operation) {
     try {
+        check_staging();
         if (auto *gather = std::get_if<Operation::Gather>(&operation.kind)) {
             finish_gather(operation, *gather);
         } else {
@@ -323,12 +331,13 @@ void GpuOperations::await_staged_gets(Operation &operation, Job::Wait &wait) {
     operation.engine_state.reset();
 }
 
-// Requests pieces while there is room for them, and enqueues their copies.
+// Requests pieces while there is room for them, and enqueues their copies; not from who is known not to serve any more.
 void GpuOperations::enqueue_staged_gets(Operation &operation) {
     std::vector<StagedGet> &gets = staged_gets_of(operation)->gets;
     StagedGets &staged_gets = cuda_.staged_gets();
     staged_gets.read(gets);
-    if (std::none_of(gets.begin(), gets.end(), [&](const StagedGet &get) { return staged_gets.is_ready(get); })) {
+    const auto is_ready = [&](const StagedGet &get) { return job_.serves(get.owner) && staged_gets.is_ready(get); };
+    if (std::none_of(gets.begin(), gets.end(), is_ready)) {
         return;
     }
     const int64_t deadline_ns = now_ns() + std::min(job_.timeout_ms(), int64_t{1} << 40) * 1'000'000;
@@ -336,7 +345,9 @@ void GpuOperations::enqueue_staged_gets(Operation &operation) {
     const uint64_t work = cuda_.pending_work().begin(shard.record_offset(), description_of(Call::Gather, shard));
     enqueue(Call::Gather, [&] {
         for (StagedGet &get : gets) {
-            staged_gets.enqueue(get, stream_of(operation), deadline_ns);
+            if (is_ready(get)) {
+                staged_gets.enqueue(get, stream_of(operation), deadline_ns);
+            }
         }
         cuda_.pending_work().remove(work);
     });
@@ -436,12 +447,27 @@ void GpuOperations::check_staging() {
         job_.fail_job(error->status(), formatted("{} stopped halfway in {}: {}", job_.who(job_.rank()),
                                                  call_name(Call::ScatterAdd), error->what()));
     }
-    if (const std::optional<int> owner = cuda_.failed_get_owner()) {
-        job_.learn();  // the cause, if there is one
-        job_.check();
-        job_.fail_job(ODC_ERROR_PEER_LOST, formatted("{} got no slice of {}: the connections to other hosts are closed",
-                                                     job_.who(job_.rank()), job_.who(*owner)));
+    const std::optional<int> owner = cuda_.failed_get_owner();
+    if (!owner) {
+        return;
     }
+    job_.learn();  // the cause, if it is another rank's end
+    job_.check();
+    const ControlBlock &block = job_.block(*owner);
+    const std::string me = job_.who(job_.rank());
+    if (serves(block.state.load(std::memory_order_acquire))) {
+        job_.fail_job(ODC_ERROR_TIMEOUT, formatted("{} has not got a slice of {} by the deadline; it {}", me,
+                                                   job_.who(*owner), job_.what(*owner)));
+    }
+    job_.fail_job(ODC_ERROR_PEER_LOST, formatted("{} left in minibatch {} before {} had got a slice of it",
+                                                 job_.who(*owner), block.left_minibatch.load(), me));
+}
+
+// Waits for the slices of other hosts for which streams wait.
+void GpuOperations::await_gets() {
+    Job::Wait wait(job_, call_name(Call::Shutdown));
+    wait.describe([this] { return unfinished_work(); });
+    wait_for_staging(wait, [this] { return !cuda_.awaited_get_owner(); });
 }
 
 // Stages the part piece by piece. While no bounce buffer is free, the host waits for the GPU.

@@ -63,6 +63,7 @@ private:
     template <class Ready>
     void wait_for_staging(Job::Wait &wait, const Ready &ready);
     void check_staging();
+    void await_gets();
 
     void drain();
     std::string unfinished_work();

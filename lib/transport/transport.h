@@ -86,7 +86,7 @@ public:
     // The bytes have arrived, or the owner has applied the sums.
     bool is_complete() const { return state_.load(std::memory_order_acquire) == State::Complete; }
     // A stream waits for this get, whether or not a thread does: if it is still pending at that time (now_ns()), or its owner is
-    // lost, the progress thread ends and cancels it.
+    // gone, the progress thread cancels it. Then the job must fail, as bytes may still come into the buffer.
     void set_deadline(int64_t ns) { deadline_ns_.store(ns, std::memory_order_relaxed); }
     int64_t deadline_ns() const { return deadline_ns_.load(std::memory_order_relaxed); }  // 0: none
     // Neither complete nor cancelled: the transport may access the caller's buffer.

@@ -410,7 +410,8 @@ static void gather_of_a_stopped_owner(odc_context *context, tensor t, absence *s
     if (shared->of_owner == GOES_ON) {
         check_buffer(t, full, 3);
         CHECK_OK(odc_minibatch_sync(context));
-    } else {
+    } else { /* what the stream has copied is not the slice, so no call returns ODC_OK any more */
+        CHECK_ERROR(odc_gather(t.shard, full, NUMEL, stream), ODC_ERROR_PEER_LOST, "rank 1", "is lost");
         CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_PEER_LOST, "rank 1", "is lost");
     }
     free_buffer(t, full);
@@ -466,6 +467,33 @@ static void a_stream_goes_on_when_the_owner_stays_silent(void **state) {
     with_an_owner_that(__func__, STAYS_STOPPED);
 }
 
+static void leave_before_a_gather(int rank, int size, const char *job, void *arg) {
+    atomic_int *left = arg;
+    odc_context *context = join(rank, size, job);
+    tensor t = make_tensor(context, "layer", NUMEL, ODC_F32, 0);
+    void *full = new_buffer(t, ODC_F32);
+    write_parameters(t, 3);
+    CHECK_OK(odc_publish(t.shard, NULL));
+    check_gather(t, 3);
+    raise_flag(left);
+    await_flag(left, size);
+    if (rank == 0) {
+        await_flag(left, size + 1);
+        CHECK_ERROR(odc_gather(t.shard, full, NUMEL, NULL), ODC_ERROR_PEER_LOST, "rank 1", "left|is lost");
+    } else {
+        CHECK_OK(odc_shutdown(context));
+    }
+    odc_destroy(context);
+    raise_flag(left);
+    gpu_wait(NULL);
+    gpu_collect();
+}
+
+static void a_gather_of_an_owner_that_has_left_fails(void **state) {
+    (void)state;
+    run_processes(2, leave_before_a_gather, share(sizeof(atomic_int)));
+}
+
 /* ---- Allowed calls ---- */
 
 static void use_layers(odc_context *context, void *arg) {
@@ -519,6 +547,7 @@ int main(void) {
         cmocka_unit_test(a_gather_returns_before_its_slices_arrive),
         cmocka_unit_test(a_stream_goes_on_when_the_owner_that_it_waits_for_dies),
         cmocka_unit_test(a_stream_goes_on_when_the_owner_stays_silent),
+        cmocka_unit_test(a_gather_of_an_owner_that_has_left_fails),
         cmocka_unit_test(fabric_alone_is_enough_where_each_rank_has_a_host),
         cmocka_unit_test(a_context_may_end_while_slices_are_on_their_way),
         cmocka_unit_test(both_kinds_of_memory_are_published_each_in_its_time),

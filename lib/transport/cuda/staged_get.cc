@@ -24,21 +24,35 @@ StagedGets::StagedGets(const CudaDevice &device, std::unique_ptr<BouncePool> slo
 bool StagedGets::read_piece(StagedGet &get, size_t spare) {
     const size_t size = element_size(get.from.parameter_type);
     const uint64_t count = std::min<uint64_t>(BouncePool::kBytes / size, get.from.numel - get.requested);
-    const std::optional<size_t> slot = count > 0 ? slots_->take(spare) : std::nullopt;
+    if (count == 0) {
+        return false;
+    }
+    get.pieces.push_back({0, 0, count * size, nullptr});  // first, as it may fail
+    StagedGet::Piece &piece = get.pieces.back();
+    const std::optional<size_t> slot = slots_->take(spare);
     if (!slot) {
+        get.pieces.pop_back();
         return false;
     }
     auto *const word = reinterpret_cast<std::atomic<uint64_t> *>(arrival_words_.start()) + *slot;
     const uint64_t arrival = ++arrivals_[*slot];
+    piece.slot = *slot;
+    piece.arrival = arrival;
     // Also if it was cancelled: then the job fails, but the stream must not hang.
     const auto on_end = [word, arrival, doorbell = get.doorbell](bool) {
         doorbell->waiters.fetch_sub(1);
         word->store(arrival, std::memory_order_release);
     };
     const RemoteSlice part = part_of(get.from, get.requested, count);
-    get.pieces.push_back({*slot, arrival, count * size, nullptr});
     get.doorbell->waiters.fetch_add(1);
-    get.pieces.back().request = get.endpoint->start_get(part, slots_->start(*slot), get.generation, on_end).request;
+    try {
+        piece.request = get.endpoint->start_get(part, slots_->start(*slot), get.generation, on_end).request;
+    } catch (...) {
+        get.doorbell->waiters.fetch_sub(1);
+        get.pieces.pop_back();
+        slots_->give_back(*slot);
+        throw;
+    }
     get.requested += count;
     return true;
 }
@@ -55,8 +69,13 @@ void StagedGets::read(std::vector<StagedGet> &gets, size_t spare) {
 
 void StagedGets::read_ahead(std::vector<StagedGet> &gets) { read(gets, kReserved); }
 
+// A cancelled one never is: who waits for the get learns why.
 bool StagedGets::is_ready(const StagedGet &get) const {
-    return !get.pieces.empty() && (slots_->kind() == MemoryKind::Host || get.pieces.front().request->is_complete());
+    if (get.pieces.empty()) {
+        return false;
+    }
+    const Request &request = *get.pieces.front().request;
+    return (slots_->kind() == MemoryKind::Host && request.is_pending()) || request.is_complete();
 }
 
 void StagedGets::enqueue(StagedGet &get, cuda::Stream stream, int64_t deadline_ns) {
@@ -99,7 +118,6 @@ bool StagedGets::is_idle() {
            slots_->is_idle();
 }
 
-// What was cancelled stays, as the job fails.
 void StagedGets::forget_complete() {
     std::erase_if(awaited_, [](const std::shared_ptr<Request> &one) { return one->is_complete(); });
 }
@@ -107,11 +125,14 @@ void StagedGets::forget_complete() {
 std::optional<int> StagedGets::awaited_owner() {
     const std::lock_guard lock(mutex_);
     forget_complete();
-    return awaited_.empty() ? std::nullopt : std::optional(awaited_.front()->owner());
+    const auto pending = std::find_if(awaited_.begin(), awaited_.end(),
+                                      [](const std::shared_ptr<Request> &one) { return one->is_pending(); });
+    return pending != awaited_.end() ? std::optional((*pending)->owner()) : std::nullopt;
 }
 
 std::optional<int> StagedGets::failed_owner() {
     const std::lock_guard lock(mutex_);
+    forget_complete();
     const auto failed = std::find_if(awaited_.begin(), awaited_.end(), [](const std::shared_ptr<Request> &one) {
         return !one->is_pending() && !one->is_complete();  // in this order, as it may end meanwhile
     });

@@ -55,8 +55,8 @@ public:
     void read_ahead(std::vector<StagedGet> &gets);
     // Whether the copy of the get's next piece can be enqueued.
     bool is_ready(const StagedGet &get) const;
-    // Enqueues the copies of those pieces. Where the stream waits, it does until `deadline_ns` (now_ns()) at most; then the job fails.
-    // The caller has a CudaDevice::Scope.
+    // Enqueues the copies of those pieces. Where the stream waits, it does until `deadline_ns` (now_ns()) at most, and failed_owner()
+    // tells it. The caller has a CudaDevice::Scope.
     void enqueue(StagedGet &get, cuda::Stream stream, int64_t deadline_ns);
     // Drops the pieces that are not enqueued; they can be read again. None of their requests is pending.
     void release(StagedGet &get);
@@ -72,7 +72,7 @@ public:
 private:
     void read(std::vector<StagedGet> &gets, size_t spare);
     bool read_piece(StagedGet &get, size_t spare);
-    void forget_complete();  // under the mutex
+    void forget_complete();  // under the mutex; what was cancelled stays, as the job fails
 
     const CudaDevice &device_;
     std::unique_ptr<BouncePool> slots_;

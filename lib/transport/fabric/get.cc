@@ -100,23 +100,25 @@ void GetQueue::cancel(const std::shared_ptr<Request> &request) {
     }
 }
 
-void GetQueue::check_deadlines(int64_t now_ns) {
+// Chunks in flight may still come into the buffers, and into what else they are used for by then: the job fails.
+void GetQueue::cancel_overdue(int64_t now_ns) {
     if (now_ns < next_check_ns_) {
         return;
     }
     next_check_ns_ = now_ns + kCheckNs;
+    std::vector<std::pair<std::shared_ptr<Request>, std::shared_ptr<Get>>> overdue;
     for (const auto &[request, weak] : pending_) {
         const int64_t deadline_ns = request->deadline_ns();
         const std::shared_ptr<Get> get = weak.lock();
-        if (deadline_ns == 0 || get == nullptr) {
-            continue;
+        if (deadline_ns != 0 && get != nullptr && (get->from().gone || now_ns > deadline_ns)) {
+            overdue.emplace_back(request, get);
         }
-        if (get->from().gone) {
-            fail(ODC_ERROR_PEER_LOST, "a stream waits for a slice of rank {}, which is gone", request->owner());
-        }
-        if (now_ns > deadline_ns) {
-            fail(ODC_ERROR_TIMEOUT, "a stream has waited for a slice of rank {} until the deadline", request->owner());
-        }
+    }
+    for (const auto &[request, get] : overdue) {
+        get->stop();
+        request->set_cancelled();
+        pending_.erase(request);
+        on_end_(request);
     }
 }
 

@@ -35,8 +35,8 @@ public:
     // Requests no further chunks; the request ends once those in flight have arrived. Does nothing for the request of an add.
     void cancel(const std::shared_ptr<Request> &request);
     bool pump() { return reads_.pump(); }
-    // Throws if a get that a stream waits for has reached its deadline, or cannot end as its owner is gone.
-    void check_deadlines(int64_t now_ns);
+    // Cancels the gets that streams wait for whose deadline is over, or whose owner is gone.
+    void cancel_overdue(int64_t now_ns);
     bool must_retry() const { return reads_.must_retry(); }
     uint64_t times_full() const { return staging_.times_full(); }
     bool in_flight() const { return reads_.in_flight(); }

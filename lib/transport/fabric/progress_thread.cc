@@ -172,9 +172,7 @@ bool ProgressThread::step() {
     packets_sent_.store(stream_->sent(), std::memory_order_relaxed);
     const int64_t now = now_ns();
     heartbeat_->tick(now);
-    if (shutdown_ns_ == 0) {
-        gets_->check_deadlines(now);
-    }
+    gets_->cancel_overdue(now);
     report_ended(local_peers_->check_programs(now));
     finish_closing();
     log_congestion();
