@@ -5,6 +5,7 @@
 #include "gpu.h"
 #include "model.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -374,7 +375,7 @@ static void who_is_waited_for_is_asked_whether_it_lives(void **state) {
 
 /* ---- Streams wait for slices, threads do not ---- */
 
-typedef enum fate { GOES_ON, IS_KILLED, STAYS_STOPPED } fate;
+typedef enum fate { GOES_ON, GOES_ON_LATER, IS_KILLED, STAYS_STOPPED } fate;
 
 typedef struct absence {
     fate of_owner;
@@ -395,22 +396,41 @@ static void await_stopped(int process) {
     }
 }
 
+static void *continue_later(void *owner) {
+    sleep_us(2500000); /* longer than a context that ends waits for its streams */
+    CHECK_EQUAL(kill(*(int *)owner, SIGCONT), 0);
+    return NULL;
+}
+
+static void shut_down_meanwhile(odc_context *context, int owner) {
+    pthread_t thread;
+    CHECK_EQUAL(pthread_create(&thread, NULL, continue_later, &owner), 0);
+    CHECK_OK(odc_shutdown(context));
+    CHECK_EQUAL(pthread_join(thread, NULL), 0);
+}
+
 /* The owner's progress thread stands still, too, so nothing of its slice arrives. Without a call of libodc, the stream goes on. */
 static void gather_of_a_stopped_owner(odc_context *context, tensor t, absence *shared) {
-    const int owner = read_flag(&shared->owner);
+    int owner = read_flag(&shared->owner);
     void *stream = gpu_stream(3);
     void *full = new_buffer(t, ODC_F32);
     await_stopped(owner);
     CHECK_OK(odc_gather(t.shard, full, NUMEL, stream));
     CHECK(!gpu_is_done(stream));
-    if (shared->of_owner != STAYS_STOPPED) {
-        CHECK_EQUAL(kill(owner, shared->of_owner == GOES_ON ? SIGCONT : SIGKILL), 0);
+    switch (shared->of_owner) {
+        case GOES_ON: CHECK_EQUAL(kill(owner, SIGCONT), 0); break;
+        case GOES_ON_LATER: shut_down_meanwhile(context, owner); break;
+        case IS_KILLED: CHECK_EQUAL(kill(owner, SIGKILL), 0); break;
+        case STAYS_STOPPED: break;
     }
     gpu_wait(stream);
-    if (shared->of_owner == GOES_ON) {
+    if (shared->of_owner <= GOES_ON_LATER) {
         check_buffer(t, full, 3);
+    }
+    if (shared->of_owner == GOES_ON) {
         CHECK_OK(odc_minibatch_sync(context));
-    } else { /* what the stream has copied is not the slice, so no call returns ODC_OK any more */
+    } else if (shared->of_owner !=
+               GOES_ON_LATER) { /* what the stream has copied is not the slice, so no call returns ODC_OK any more */
         CHECK_ERROR(odc_gather(t.shard, full, NUMEL, stream), ODC_ERROR_PEER_LOST, "rank 1", "is lost");
         CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_PEER_LOST, "rank 1", "is lost");
     }
@@ -431,7 +451,11 @@ static void be_absent(int rank, int size, const char *job, void *arg) {
     await_flag(&shared->ready, size);
     if (rank == 1) {
         raise(SIGSTOP);
-        CHECK_OK(odc_minibatch_sync(context));
+        if (shared->of_owner == GOES_ON_LATER) {
+            CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_PEER_LOST, "rank 0", "left");
+        } else {
+            CHECK_OK(odc_minibatch_sync(context));
+        }
     } else {
         gather_of_a_stopped_owner(context, t, shared);
     }
@@ -448,13 +472,18 @@ static void with_an_owner_that(const char *name, fate of_owner) {
     }
     shared->of_owner = of_owner;
     setenv("ODC_SILENCE_MS", of_owner == STAYS_STOPPED ? "3000" : "60000", 1);
-    run_processes_of(name, 2, of_owner == GOES_ON ? 0 : 2, be_absent, shared);
+    run_processes_of(name, 2, of_owner <= GOES_ON_LATER ? 0 : 2, be_absent, shared);
     own_hosts();
 }
 
 static void a_gather_returns_before_its_slices_arrive(void **state) {
     (void)state;
     with_an_owner_that(__func__, GOES_ON);
+}
+
+static void odc_shutdown_waits_for_gathers(void **state) {
+    (void)state;
+    with_an_owner_that(__func__, GOES_ON_LATER);
 }
 
 static void a_stream_goes_on_when_the_owner_that_it_waits_for_dies(void **state) {
@@ -545,6 +574,7 @@ int main(void) {
         cmocka_unit_test(an_interrupted_wait_keeps_no_staging),
         cmocka_unit_test(who_is_waited_for_is_asked_whether_it_lives),
         cmocka_unit_test(a_gather_returns_before_its_slices_arrive),
+        cmocka_unit_test(odc_shutdown_waits_for_gathers),
         cmocka_unit_test(a_stream_goes_on_when_the_owner_that_it_waits_for_dies),
         cmocka_unit_test(a_stream_goes_on_when_the_owner_stays_silent),
         cmocka_unit_test(a_gather_of_an_owner_that_has_left_fails),
