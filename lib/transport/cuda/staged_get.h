@@ -18,8 +18,7 @@ namespace odc {
 // The get of one slice; for one thread at a time.
 struct StagedGet {
     int owner;
-    Doorbell *
-        doorbell;  // the owner's: each pending piece counts as a waiter, so that the owner is asked whether it is alive
+    Doorbell *doorbell;  // the owner's: a pending piece counts as a waiter, so it is asked whether it is alive
     Endpoint *endpoint;
     RemoteSlice from;     // published
     std::byte *to;        // in GPU memory
