@@ -18,6 +18,11 @@ inline int64_t now_ns() {
         .count();
 }
 
+// `remaining_ms` may come from another rank or from a config, so it may be anything.
+inline int64_t deadline_after(int64_t remaining_ms) {
+    return now_ns() + std::clamp<int64_t>(remaining_ms, 0, int64_t{1} << 40) * 1'000'000;
+}
+
 // The same clock as it stood at the last timer tick, some milliseconds ago: a seventh of the cost, for times that errors tell.
 inline int64_t tick_ns() {
     timespec at{};

@@ -340,7 +340,7 @@ void GpuOperations::enqueue_staged_gets(Operation &operation) {
     if (std::none_of(gets.begin(), gets.end(), is_ready)) {
         return;
     }
-    const int64_t deadline_ns = now_ns() + std::min(job_.timeout_ms(), int64_t{1} << 40) * 1'000'000;
+    const int64_t deadline_ns = deadline_after(job_.timeout_ms());
     const Shard &shard = *operation.shard;
     const uint64_t work = cuda_.pending_work().begin(shard.record_offset(), description_of(Call::Gather, shard));
     enqueue(Call::Gather, [&] {

@@ -224,12 +224,16 @@ def device() -> Figures:
     }
 
 
+def pinned_memfd(gpu: Gpu) -> tuple[mmap.mmap, int]:
+    """A MiB of it, and its device address."""
+    memory = mmap.mmap(arena(MIB), MIB)
+    return memory, gpu.register(ctypes.addressof(ctypes.c_char.from_buffer(memory)), MIB)
+
+
 def words() -> Figures:
     """A stream writes a word in pinned memory of a memfd, after its earlier work."""
     gpu = Gpu(Driver())
-    page = mmap.mmap(arena(1 << 20), 1 << 20)
-    at = ctypes.addressof(ctypes.c_char.from_buffer(page))
-    seen = gpu.register(at, 1 << 20)
+    page, seen = pinned_memfd(gpu)
     memory, stream = gpu.new(1 << 16), gpu.stream()
     begin = time.monotonic()
     for value in range(1, 51 if SHORT else 1001):
@@ -245,9 +249,7 @@ def words() -> Figures:
 def waits() -> Figures:
     """A stream waits for a word of pinned memory, then copies what the host has written before the word."""
     gpu = Gpu(Driver())
-    page = mmap.mmap(arena(1 << 20), 1 << 20)
-    at = ctypes.addressof(ctypes.c_char.from_buffer(page))
-    seen = gpu.register(at, 1 << 20)
+    page, seen = pinned_memfd(gpu)
     memory, stream = gpu.new(1 << 16), gpu.stream()
     begin = time.monotonic()
     for value in range(1, 51 if SHORT else 1001):

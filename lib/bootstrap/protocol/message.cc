@@ -54,8 +54,4 @@ std::string who(const Hello &hello) {
     return formatted("rank {} (pid {}{}{})", hello.rank, hello.pid, host.empty() ? "" : " on ", host);
 }
 
-int64_t deadline_after(int64_t remaining_ms) {
-    return now_ns() + std::clamp<int64_t>(remaining_ms, 0, int64_t{1} << 40) * 1'000'000;
-}
-
 }  // namespace odc

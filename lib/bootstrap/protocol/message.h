@@ -62,7 +62,4 @@ bool is_reply(const Reply &reply, size_t most_payload);
 // "rank 2 (pid 77 on node1)"; the name comes over the network, so only plain characters are repeated.
 std::string who(const Hello &hello);
 
-// `remaining_ms` may come from another rank or from a config, so it may be anything.
-int64_t deadline_after(int64_t remaining_ms);
-
 }  // namespace odc

@@ -110,33 +110,25 @@ void StagedGets::release(StagedGet &get) {
     get.requested = get.enqueued / element_size(get.from.parameter_type);
 }
 
-bool StagedGets::is_idle() {
-    const std::lock_guard lock(mutex_);
-    forget_complete();
-    return std::none_of(awaited_.begin(), awaited_.end(),
-                        [](const std::shared_ptr<Request> &one) { return one->is_pending(); }) &&
-           slots_->is_idle();
-}
+bool StagedGets::is_idle() { return !awaited_owner() && slots_->is_idle(); }
 
-void StagedGets::forget_complete() {
+// What was cancelled stays, as the job fails.
+template <class Predicate>
+std::optional<int> StagedGets::first_owner(Predicate predicate) {
+    const std::lock_guard lock(mutex_);
     std::erase_if(awaited_, [](const std::shared_ptr<Request> &one) { return one->is_complete(); });
+    const auto found = std::find_if(awaited_.begin(), awaited_.end(),
+                                    [&](const std::shared_ptr<Request> &one) { return predicate(*one); });
+    return found != awaited_.end() ? std::optional((*found)->owner()) : std::nullopt;
 }
 
 std::optional<int> StagedGets::awaited_owner() {
-    const std::lock_guard lock(mutex_);
-    forget_complete();
-    const auto pending = std::find_if(awaited_.begin(), awaited_.end(),
-                                      [](const std::shared_ptr<Request> &one) { return one->is_pending(); });
-    return pending != awaited_.end() ? std::optional((*pending)->owner()) : std::nullopt;
+    return first_owner([](const Request &one) { return one.is_pending(); });
 }
 
 std::optional<int> StagedGets::failed_owner() {
-    const std::lock_guard lock(mutex_);
-    forget_complete();
-    const auto failed = std::find_if(awaited_.begin(), awaited_.end(), [](const std::shared_ptr<Request> &one) {
-        return !one->is_pending() && !one->is_complete();  // in this order, as it may end meanwhile
-    });
-    return failed != awaited_.end() ? std::optional((*failed)->owner()) : std::nullopt;
+    // In this order, as it may end meanwhile.
+    return first_owner([](const Request &one) { return !one.is_pending() && !one.is_complete(); });
 }
 
 }  // namespace odc

@@ -71,7 +71,8 @@ public:
 private:
     void read(std::vector<StagedGet> &gets, size_t spare);
     bool read_piece(StagedGet &get, size_t spare);
-    void forget_complete();  // under the mutex; what was cancelled stays, as the job fails
+    template <class Predicate>
+    std::optional<int> first_owner(Predicate predicate);
 
     const CudaDevice &device_;
     std::unique_ptr<BouncePool> slots_;

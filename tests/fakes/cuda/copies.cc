@@ -73,30 +73,40 @@ Result fill_part(Address to, unsigned char value, size_t bytes, Device device) {
     return targets.empty() && bytes > 0 ? Result::IllegalAddress : Result::Success;
 }
 
-Result write_word(Address to, uint64_t value, Device device) {
+// `use`: of the word, a std::atomic_ref.
+template <class Use>
+Result use_word(Address at, Device device, Access access, Use use) {
     const std::shared_lock lock(memories().mutex);
-    const auto targets = pieces(to, sizeof(value), device, Access::ReadWrite, Pageable::Refused);
-    if (targets.size() != 1) {
+    const auto found = pieces(at, sizeof(uint64_t), device, access, Pageable::Refused);
+    if (found.size() != 1) {
         return Result::IllegalAddress;
     }
-    // Runs after the stream's earlier work, done or waited for by its thread.
-    std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t *>(targets[0].at)).store(value, std::memory_order_release);
+    use(std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t *>(found[0].at)));
     return Result::Success;
 }
 
+Result write_word(Address to, uint64_t value, Device device) {
+    // Runs after the stream's earlier work, done or waited for by its thread.
+    return use_word(to, device, Access::ReadWrite,
+                    [value](auto word) { word.store(value, std::memory_order_release); });
+}
+
 Result read_word(Address from, Device device, uint64_t *value) {
-    const std::shared_lock lock(memories().mutex);
-    const auto sources = pieces(from, sizeof(*value), device, Access::Read, Pageable::Refused);
-    if (sources.size() != 1) {
-        return Result::IllegalAddress;
-    }
-    *value = std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t *>(sources[0].at)).load(std::memory_order_acquire);
-    return Result::Success;
+    return use_word(from, device, Access::Read, [value](auto word) { *value = word.load(std::memory_order_acquire); });
 }
 
 bool is_pageable(Address address) {
     const std::shared_lock lock(memories().mutex);
     return !is_device_address(address) && !is_registered(address);
+}
+
+// The stream that is to use a word; no flags are known.
+Result find_stream_for_word(Stream handle, Address word, unsigned flags, std::shared_ptr<StreamHandle> &stream) {
+    static_assert(kWriteValueDefault == 0 && kWaitValueGeq == 0);
+    if (const Result result = find_stream(handle, stream); result != Result::Success) {
+        return result;
+    }
+    return flags != 0 || word % sizeof(uint64_t) != 0 || is_pageable(word) ? Result::InvalidValue : Result::Success;
 }
 
 Result submit_copy(StreamHandle &stream, const Copy &copy, Point *point) {
@@ -203,11 +213,8 @@ Result cuMemcpyBatchAsync(Address *to, Address *from, size_t *bytes, size_t coun
 
 Result cuStreamWriteValue64(Stream handle, Address to, uint64_t value, unsigned flags) {
     std::shared_ptr<StreamHandle> stream;
-    if (const Result result = find_stream(handle, stream); result != Result::Success) {
+    if (const Result result = find_stream_for_word(handle, to, flags, stream); result != Result::Success) {
         return result;
-    }
-    if (flags != kWriteValueDefault || to % sizeof(value) != 0 || is_pageable(to)) {
-        return Result::InvalidValue;
     }
     const Device device = stream->context.device;
     return submit(*stream, [to, value, device](Pace & /*pace*/) { return write_word(to, value, device); });
@@ -215,11 +222,8 @@ Result cuStreamWriteValue64(Stream handle, Address to, uint64_t value, unsigned 
 
 Result cuStreamWaitValue64(Stream handle, Address word, uint64_t value, unsigned flags) {
     std::shared_ptr<StreamHandle> stream;
-    if (const Result result = find_stream(handle, stream); result != Result::Success) {
+    if (const Result result = find_stream_for_word(handle, word, flags, stream); result != Result::Success) {
         return result;
-    }
-    if (flags != kWaitValueGeq || word % sizeof(value) != 0 || is_pageable(word)) {
-        return Result::InvalidValue;
     }
     return submit(*stream, [word, value, &context = stream->context](Pace & /*pace*/) {
         uint64_t found = 0;
