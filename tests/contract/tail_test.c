@@ -4,6 +4,7 @@
 #include "ranks.h"
 
 #include <math.h>
+#include <stdbool.h>
 
 enum { MOST_SAMPLES = 600, MOST_RANKS = 24 };
 
@@ -142,15 +143,28 @@ static void check_tail(const plan *p, const microbatch *items) {
     }
 }
 
-static void claim(const plan *p, const microbatch *items, double *loads) {
+/* Whether `rank` is done before or after `other`, beyond rounding; which of two equally fast ranks claims makes no difference. */
+static bool differ(const plan *p, const double *loads, int rank, int other) {
+    return fabs(loads[rank] - loads[other]) > 1e-12 * loads[other] || speed_of(p, rank) == speed_of(p, other);
+}
+
+/* Returns false where rounding decides who claims an item. */
+static bool claim(const plan *p, const microbatch *items, double *loads) {
+    bool decided = true;
     for (uint64_t m = 0; m < p->summary.items; ++m) {
         int first = 0;
         for (int rank = 1; rank < p->request.ranks; ++rank) {
             first = loads[rank] < loads[first] ? rank : first;
         }
+        for (int rank = 0; rank < p->request.ranks; ++rank) {
+            decided = decided && (loads[first] == 0 || differ(p, loads, rank, first));
+        }
         loads[first] += items[m].cost / speed_of(p, first);
     }
+    return decided;
 }
+
+static int compared; /* plans whose makespan a model can tell */
 
 static void check_plan(const plan *p) {
     microbatch items[MOST_SAMPLES];
@@ -158,15 +172,19 @@ static void check_plan(const plan *p) {
     assert_int_equal(read_microbatches(p, -1, items), p->summary.items);
     check_tail(p, items);
     read_loads(p, loads);
-    claim(p, items, loads);
-    assert_near(longest(p, loads), p->summary.makespan);
+    if (claim(p, items, loads)) {
+        assert_near(longest(p, loads), p->summary.makespan);
+        ++compared;
+    }
     assert_true(p->summary.lower_bound <= p->summary.makespan);
 }
 
 static void plans_of_any_speeds_and_tails(void **unused) {
     (void)unused;
     state = test_seed();
-    for (int i = 0; i < 300 / slowdown(); ++i) {
+    compared = 0;
+    const int draws = 300 / slowdown();
+    for (int i = 0; i < draws; ++i) {
         plan p = random_plan(i % 3 == 0 ? MOST_SAMPLES : 60, MOST_RANKS);
         p.request.speeds = draw(3) == 0 ? NULL : p.speeds;
         p.request.tail = draw(4) == 0 ? 1 : draw(3) == 0 ? 0 : (double)draw(100) / 100;
@@ -177,6 +195,7 @@ static void plans_of_any_speeds_and_tails(void **unused) {
         assert_memory_equal(p.rank_of, before.rank_of, sizeof p.rank_of);
         assert_memory_equal(p.microbatch_of, before.microbatch_of, sizeof p.microbatch_of);
     }
+    assert_true(compared >= draws * 4 / 5);
 }
 
 static void equal_speeds_change_nothing(void **unused) {
