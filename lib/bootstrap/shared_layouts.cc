@@ -85,7 +85,7 @@ ODC_MEMBERS(ShardRecord,
              first_exponent, clamped),
             8, 8, 8, 4, 4, 4, 4, 8, 16, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 4, 4, 4, 4, 8, 4, 4, 8);
 ODC_MEMBERS(Segment, (offset, bytes), 8, 8);
-ODC_MEMBERS(CacheEntry, (word), 8);
+ODC_MEMBERS(CacheEntry, (word, want), 8, 8);
 ODC_MEMBERS(PartialSum, (finished, clamped), 8, 8);
 ODC_MEMBERS(ExactTotals, (clamped, not_finite, additions, largest), 8, 8, 8, 8);
 ODC_MEMBERS(Hello, (magic, version, rank, size, pid, remaining_ms, host, nonce), 8, 4, 4, 4, 4, 8, 64, 32);
@@ -243,6 +243,7 @@ static_assert(alignof(PartialSum) == 64);
 static_assert(offsetof(PartialSum, clamped) == 8);
 static_assert(in_order_from(1, {CacheState::Reading, CacheState::Full, CacheState::GivenUp}));
 static_assert(CacheWord(5, CacheState::Full, 3).value() == (5 << 18 | 3 << 2 | 2));
+static_assert(CacheWant(5, 3).value() == (5 << 18 | 3));
 static_assert(PartialSum::kCountBits == 20);
 static_assert(kExactBits == 51 && kMostExactAddends == 4096 && kNotFinite == INT64_MIN);
 static_assert(kLargestAddend == 2251799813685247.0 && kExactRounder == 6755399441055744.0);

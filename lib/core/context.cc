@@ -238,6 +238,7 @@ void Context::publish(Shard &shard, void *stream) {
     try {
         ring(job_.mine());
         shard.engine().tell_published(shard);
+        shard.engine().read_ahead(shard);
     } catch (...) {
         job_.fail_halfway(Call::Publish);
     }
@@ -278,6 +279,9 @@ void Context::publish_all(void *stream) {
         }
         ring(job_.mine());
         tell_all_published(unpublished);
+        for (Shard *shard : unpublished) {
+            shard->engine().read_ahead(*shard);
+        }
     } catch (...) {
         job_.fail_halfway(Call::Publish);
     }

@@ -63,6 +63,9 @@ void find_holders(const Job &job, Shard &shard) {
         foreign.entry.bytes = entry_bytes(shard, index);
         foreign.sum.bytes = PartialSumLayout(shard, index).bytes;
         slices->of[index] = foreign;
+        if (foreign.holder == shard.own_index()) {
+            slices->held.push_back(index);
+        }
         ++foreign.number;
         foreign.entry.begin = foreign.entry.end();
         foreign.sum.begin = foreign.sum.end();
@@ -79,6 +82,12 @@ uint64_t holder_count(const Shard &shard) {
     return static_cast<const ForeignSlices *>(shard.engine_state.get())->holders;
 }
 
+const std::vector<uint64_t> &held_slices(const Shard &shard) {
+    static const std::vector<uint64_t> none;
+    const auto *const slices = static_cast<const ForeignSlices *>(shard.engine_state.get());
+    return slices != nullptr ? slices->held : none;
+}
+
 PartialSumLayout::PartialSumLayout(const Shard &shard, uint64_t index) {
     const Description &d = shard.description();
     const uint64_t sum_bytes = shard.slices().numel(index) * sum_size(d.gradient_type, d.summation);
@@ -88,11 +97,10 @@ PartialSumLayout::PartialSumLayout(const Shard &shard, uint64_t index) {
 
 Shard::Held fit(const Shard &shard, ForeignSlice::Part ForeignSlice::*part, uint64_t left) {
     Shard::Held held;
-    for (uint64_t index = 0; index < shard.owners(); ++index) {
-        const ForeignSlice *foreign = foreign_slice(shard, index);
-        if (foreign != nullptr && foreign->holder == shard.own_index() && foreign->number == held.count &&
-            (foreign->*part).end() <= left) {
-            held = {held.count + 1, (foreign->*part).end()};
+    for (const uint64_t index : held_slices(shard)) {
+        const ForeignSlice &foreign = *foreign_slice(shard, index);
+        if (foreign.number == held.count && (foreign.*part).end() <= left) {
+            held = {held.count + 1, (foreign.*part).end()};
         }
     }
     return held;

@@ -30,6 +30,7 @@ struct ForeignSlice {
 
 struct ForeignSlices final : EngineState {
     std::vector<ForeignSlice> of;  // by owner
+    std::vector<uint64_t> held;    // by this rank: their owners
     uint64_t holders = 0;
 };
 
@@ -38,6 +39,8 @@ void find_holders(const Job &job, Shard &shard);
 // NULL: nobody holds anything for the slice of this owner.
 ForeignSlice *foreign_slice(const Shard &shard, uint64_t index);
 uint64_t holder_count(const Shard &shard);
+// The owners of the foreign slices that this rank holds.
+const std::vector<uint64_t> &held_slices(const Shard &shard);
 
 // Where the sums of a partial sum begin, behind its line and its stripes, and how long it is.
 struct PartialSumLayout {

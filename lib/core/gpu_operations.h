@@ -30,6 +30,8 @@ public:
     void check_stream(void *stream) const override;
     void publish(Shard &shard, void *stream) override;
     void tell_published(Shard &shard) override;
+    // A gather reads into the caller's own memory, which only it knows.
+    void read_ahead(Shard & /*shard*/) override {}
     void start(Operation &operation) override;
     void finish(Operation &operation) override;
     void cancel(Operation &operation, const std::function<void()> &look) override;

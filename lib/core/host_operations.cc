@@ -192,6 +192,8 @@ void HostOperations::tell_published(Shard &shard) {
     }
 }
 
+void HostOperations::read_ahead(Shard &shard) { cache_->read_ahead(shard); }
+
 // Additions that wait for a publish are made, and this rank is counted in, when they are waited for or in the sync.
 void HostOperations::end_additions(Shard &shard, const std::vector<Operation *> &started) {
     shard.finished = generation();
@@ -327,7 +329,7 @@ bool HostOperations::begin_get(Operation &operation, Operation::Gather &gather, 
             return false;
         }
         if (cache_->has_entry(shard, index)) {
-            cache_->read(shard, index, endpoint_to(shard, index));
+            cache_->want(shard, index);
             gather.cached.push_back(index);
             return true;
         }

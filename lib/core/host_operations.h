@@ -31,6 +31,7 @@ public:
     void check_stream(void *stream) const override;
     void publish(Shard &shard, void *stream) override;
     void tell_published(Shard &shard) override;
+    void read_ahead(Shard &shard) override;
     void start(Operation &operation) override;
     void finish(Operation &operation) override;
     void cancel(Operation &operation, const std::function<void()> &look) override;

@@ -2,6 +2,7 @@
 #include "core/node_cache.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/counters.h"
 #include "base/element_type.h"
@@ -93,7 +94,40 @@ CacheEntry &NodeCache::entry(const Shard &shard, uint64_t index) const {
     return *reinterpret_cast<CacheEntry *>(segment + shard.linked(foreign.holder)->cache + foreign.entry.begin);
 }
 
-void NodeCache::read(Shard &shard, uint64_t index, Endpoint &owner) {
+void NodeCache::want(Shard &shard, uint64_t index) {
+    const uint64_t order = next_order();
+    std::atomic<uint64_t> &want = entry(shard, index).want;
+    uint64_t seen = want.load(std::memory_order_relaxed);
+    if (CacheWant(seen).generation() < generation()) {
+        want.compare_exchange_strong(seen, CacheWant(generation(), order).value(), std::memory_order_relaxed);
+    }
+    read(shard, index, {});
+}
+
+uint64_t NodeCache::next_order() {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(order_generation_, generation()) != generation()) {
+        next_order_ = 0;
+    }
+    return next_order_++;
+}
+
+void NodeCache::read_ahead(Shard &shard) try {
+    for (const uint64_t index : held_slices(shard)) {
+        if (!has_entry(shard, index) || shard.linked(index) == nullptr) {
+            continue;
+        }
+        const std::atomic<uint64_t> &want = entry(shard, index).want;
+        const CacheWant last(want.load(std::memory_order_relaxed));
+        if (last.generation() > 0 && last.generation() + 1 == generation()) {
+            read(shard, index, {&want, CacheWant(generation(), 0).value(), last.order()});
+        }
+    }
+} catch (const std::exception &error) {  // who gathers reads
+    job_.log().debug("does not read shard \"{}\" ahead: {}", shard.name(), error.what());
+}
+
+void NodeCache::read(Shard &shard, uint64_t index, const ReadAhead &ahead) {
     CacheEntry &entry = this->entry(shard, index);
     const CacheWord reading(generation(), CacheState::Reading, job_.local_rank());
     uint64_t seen = entry.word.load(std::memory_order_relaxed);
@@ -102,9 +136,12 @@ void NodeCache::read(Shard &shard, uint64_t index, Endpoint &owner) {
             return;
         }
     } while (!entry.word.compare_exchange_weak(seen, reading.value(), std::memory_order_acq_rel));
-    const auto end = [&entry, &mine = job_.mine(), reading](bool complete) {
-        const CacheState state = complete ? CacheState::Full : CacheState::GivenUp;
-        entry.word.store(CacheWord(reading.generation(), state, reading.reader()).value(), std::memory_order_release);
+    const CacheWord full(generation(), CacheState::Full, job_.local_rank());
+    // Who wants the slice later may begin again to read it.
+    const CacheWord incomplete =
+        ahead.wanted != nullptr ? CacheWord::empty() : CacheWord(generation(), CacheState::GivenUp, job_.local_rank());
+    const auto end = [&entry, &mine = job_.mine(), full, incomplete](bool complete) {
+        entry.word.store((complete ? full : incomplete).value(), std::memory_order_release);
         ring(mine);
     };
     const uint64_t holder = this->holder(shard, index);
@@ -114,8 +151,9 @@ void NodeCache::read(Shard &shard, uint64_t index, Endpoint &owner) {
         if (reads_.size() == reads_.capacity()) {
             reads_.reserve(2 * reads_.size() + 16);
         }
+        Endpoint &owner = *job_.peer(shard.owner(index)).route.endpoint;
         StartedGet started = owner.start_get(shard.slice(index), entry.bytes(), generation(),
-                                             [end, mapped](bool complete) { end(complete); });
+                                             {[end, mapped](bool complete) { end(complete); }, ahead});
         reads_.push_back({&shard, index, std::move(started.request)});
     } catch (...) {
         end(false);
@@ -146,6 +184,11 @@ bool NodeCache::await_and_copy(Shard &shard, uint64_t index, std::byte *to, Job:
             job_.who(owner), shard.name(), job_.local_peers()[reader], job_.what(owner));
     });
     await(entry, owner, wait);
+    if (CacheWord(entry.word.load(std::memory_order_relaxed)).generation() <
+        generation()) {  // was read ahead, and cancelled
+        read(shard, index, {});
+        await(entry, owner, wait);
+    }
     const bool copied = copy(shard, index, to);
     if (!copied) {
         job_.log().debug("reads the slice of rank {} of shard \"{}\" for itself, as it does not come to the node cache",
@@ -158,7 +201,10 @@ void NodeCache::await(const CacheEntry &entry, int owner, Job::Wait &wait) {
     const auto word = [&entry] { return CacheWord(entry.word.load(std::memory_order_acquire)); };
     const size_t reader = word().reader();
     const OwnerWatch owner_watch(job_.block(owner).doorbell);
-    wait.until(job_.local_peers()[reader], [&] { return word().state() != CacheState::Reading || is_stuck(reader); });
+    const auto reads_on = [&](const CacheWord &now) {
+        return now.state() == CacheState::Reading && now.reader() == reader;
+    };
+    wait.until(job_.local_peers()[reader], [&] { return !reads_on(word()) || is_stuck(reader); });
 }
 
 // Kept from wait to wait, so that a stopped reader of many slices, or a wait that is often interrupted, costs the time once.
@@ -178,8 +224,22 @@ bool NodeCache::is_stuck(size_t reader) {
     return seen.is_stuck || block.state.load(std::memory_order_acquire) != RankState::Running;
 }
 
-// An interrupted gather leaves reads behind.
+bool NodeCache::is_wanted(const Shard &shard, uint64_t index) const {
+    return CacheWant(entry(shard, index).want.load(std::memory_order_relaxed)).generation() == generation();
+}
+
+void NodeCache::cancel_unwanted() {
+    for (Read &read : reads_) {
+        if (read.shard != nullptr && read.request->is_pending() && !is_wanted(*read.shard, read.index)) {
+            read.shard = nullptr;
+            read.request->cancel();
+        }
+    }
+}
+
+// An interrupted gather leaves reads behind, too.
 void NodeCache::end_reads(Job::Wait &wait) {
+    cancel_unwanted();
     for (; !reads_.empty(); reads_.pop_back()) {
         const Read &read = reads_.back();
         const int owner = read.request->owner();

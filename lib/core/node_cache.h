@@ -2,8 +2,10 @@
 // The node cache: a slice of another host is read once a minibatch into an entry in this host's shared memory, from where all ranks
 // of the host gather it. memory/cache_entry.h says which states an entry goes through, and why nobody reads a wrong one.
 //
-// foreign_slices.h says which rank holds an entry. A slice is read by the rank that wants it first, by its own NIC and progress
-// thread, so that no rank waits for a call of another. A gather waits for the publish of the holder, which is an owner, anyway.
+// foreign_slices.h says which rank holds an entry. When the holder publishes a shard it begins to read the slices that the host wanted
+// in the minibatch before, which come in the order in which they were wanted then, those that a rank waits for first. Any other slice is
+// read by the rank that wants it first. A rank reads by its own NIC and progress thread, so that no rank waits for a call of another. A
+// gather waits for the publish of the holder, which is an owner, anyway.
 #pragma once
 
 #include "bootstrap/node_cache_share.h"
@@ -47,13 +49,15 @@ public:
     uint64_t holder(const Shard &shard, uint64_t index) const;
     // The following need the holder to have published the shard in this minibatch.
     bool has_entry(const Shard &shard, uint64_t index) const;
-    // Begins to read the slice into its entry, unless another rank has begun. The owner has registered the shard.
-    void read(Shard &shard, uint64_t index, Endpoint &owner);
+    // Begins to read the slice into its entry, unless that has begun; somebody waits for it now. The owner has registered the shard.
+    void want(Shard &shard, uint64_t index);
     // Copies the slice if it is in its entry, without waiting or after a wait; false: it is not. After a wait it does not come there
     // any more and is to be read directly.
     bool copy(const Shard &shard, uint64_t index, std::byte *to);
     bool await_and_copy(Shard &shard, uint64_t index, std::byte *to, Job::Wait &wait);
-    // Before this rank arrives: waits for the reads that it has begun.
+    // This rank has published the shard: begins to read the slices that it holds and the host wanted in the minibatch before.
+    void read_ahead(Shard &shard);
+    // Before this rank arrives: waits for the reads that it has begun, and cancels those that nobody has wanted.
     void end_reads(Job::Wait &wait);
 
 private:
@@ -70,6 +74,10 @@ private:
         bool is_stuck = false;  // until it reads more
     };
     CacheEntry &entry(const Shard &shard, uint64_t index) const;
+    void read(Shard &shard, uint64_t index, const ReadAhead &ahead);
+    uint64_t next_order();
+    bool is_wanted(const Shard &shard, uint64_t index) const;
+    void cancel_unwanted();
     void await(const CacheEntry &entry, int owner, Job::Wait &wait);
     bool is_stuck(size_t reader);
     uint64_t generation() const { return job_.minibatch() + 1; }
@@ -82,6 +90,8 @@ private:
     std::mutex mutex_;
     std::vector<Read> reads_;         // of this rank, that may go on
     std::vector<Progress> progress_;  // by local rank
+    uint64_t order_generation_ = 0;
+    uint64_t next_order_ = 0;  // how many slices this rank has wanted in that generation
 };
 
 }  // namespace odc

@@ -75,6 +75,8 @@ public:
     virtual void publish(Shard &shard, void *stream) = 0;
     // Tells the ranks of other hosts as soon as the slice is published.
     virtual void tell_published(Shard &shard) = 0;
+    // Once this rank has published the shard and told so: begins what its host's ranks are likely to want of others.
+    virtual void read_ahead(Shard &shard) = 0;
 
     // Does what needs no wait for a peer. After an error the operation is to be cancelled.
     virtual void start(Operation &operation) = 0;

@@ -113,6 +113,21 @@ private:
     std::atomic<State> state_{State::Pending};
 };
 
+// Of a get that nobody waits for yet: it goes behind those that are waited for. Somebody waits for it once `*wanted` is at least
+// `wanted_from`, or from the beginning where that is NULL.
+struct ReadAhead {
+    const std::atomic<uint64_t> *wanted = nullptr;
+    uint64_t wanted_from = 0;
+    uint64_t order = 0;  // among those that nobody waits for: lower first
+
+    bool is_wanted() const { return wanted == nullptr || wanted->load(std::memory_order_relaxed) >= wanted_from; }
+};
+
+struct GetOptions {
+    Request::OnEnd on_end;  // of the request, if there is one
+    ReadAhead ahead;
+};
+
 struct StartedGet {
     bool begun;                        // false: the owner has not published yet, and nobody here would see it do so
     std::shared_ptr<Request> request;  // of one that has begun; NULL: the bytes are there
@@ -122,9 +137,8 @@ class Endpoint {
 public:
     virtual ~Endpoint() = default;
     // Reads the whole slice into `to` as the owner publishes it for `generation`, here and below: the running minibatch plus one.
-    // Any endpoint begins what has been published; one with a progress thread also what has not. `on_end`: of the request, if
-    // there is one.
-    virtual StartedGet start_get(const RemoteSlice &from, void *to, uint64_t generation, Request::OnEnd on_end) = 0;
+    // Any endpoint begins what has been published; one with a progress thread also what has not.
+    virtual StartedGet start_get(const RemoteSlice &from, void *to, uint64_t generation, GetOptions options) = 0;
     // Adds the slice's part of a gradient, each element once; the owner has published it. NULL: it is added. Whatever waits
     // for others' additions on this thread asks the hook.
     virtual std::shared_ptr<Request> start_add(const RemoteSlice &to, const void *from, uint64_t generation,

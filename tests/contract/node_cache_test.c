@@ -135,8 +135,7 @@ static void what_does_not_fit_is_told(void **state) {
     char bytes[32];
     (void)state;
     snprintf(bytes, sizeof bytes, "%d", 2 * ENTRY_BYTES - 1);
-    setenv("ODC_TEST_HOSTS", "3", 1);
-    setenv("ODC_NODE_CACHE", bytes, 1);
+    divide_hosts(3, bytes);
     run_processes(6, is_told_of_room, NULL);
     setenv("ODC_NODE_CACHE", "1000000", 1);
     run_processes(6, is_told_of_room, bytes);
@@ -161,8 +160,7 @@ static void has_no_memory(int rank, int size, const char *job, void *arg) {
 static void without_memory_for_entries_a_shard_is_registered_all_the_same(void **state) {
     (void)state;
     needs_processes("it limits a process");
-    setenv("ODC_TEST_HOSTS", "2", 1);
-    setenv("ODC_NODE_CACHE", "auto", 1);
+    divide_hosts(2, "auto");
     run_processes(4, has_no_memory, NULL);
 }
 
@@ -206,8 +204,7 @@ static void without_addresses_for_entries_a_shard_is_registered_all_the_same(voi
     (void)state;
     needs_processes("it limits a process");
     needs_no_sanitizer("it takes addresses of its own");
-    setenv("ODC_TEST_HOSTS", "2", 1);
-    setenv("ODC_NODE_CACHE", "268435456", 1);
+    divide_hosts(2, "268435456");
     run_processes(4, has_no_addresses, NULL);
 }
 
@@ -262,7 +259,7 @@ static void a_rank_with_an_empty_slice_gathers_from_the_cache(void **state) {
 /* ---- The rank that reads is elsewhere ---- */
 
 typedef struct steps {
-    atomic_int synced;    /* ranks that have ended minibatch 0 */
+    atomic_int synced;    /* ranks that have ended minibatch 1 */
     atomic_int published; /* by the other rank of rank 0's host */
     atomic_int begun;     /* rank 0 has begun to read */
     atomic_int pid;       /* of rank 0 */
@@ -290,8 +287,8 @@ static void hear_of_own_reads(void *arg, int32_t level, const char *line) {
     }
 }
 
-/* In minibatch 1 rank 0 begins to read what other hosts have not published, and is interrupted. Then the other rank of its host
- * gathers, for which rank 0 makes no call, and may be stopped. */
+/* In minibatch 2, before which nothing was gathered, rank 0 begins to read what other hosts have not published, and is interrupted.
+ * Then the other rank of its host gathers, for which rank 0 makes no call, and may be stopped. */
 static void is_interrupted(int rank, int size, const char *job, void *arg) {
     steps *what = arg;
     odc_config config = config_of(rank, size, job);
@@ -307,6 +304,7 @@ static void is_interrupted(int rank, int size, const char *job, void *arg) {
     tensor t = make_parts(context, "layer");
     const uint64_t foreign = foreign_bytes(context);
     gather_often(context, t, 1);
+    sync_without_gathers(context);
     raise_flag(&what->synced);
     const uint64_t before = stats_of(context).fetched_bytes;
     write_parameters(t, 2);
@@ -355,16 +353,13 @@ static void is_interrupted(int rank, int size, const char *job, void *arg) {
 }
 
 static void run_interrupted(const char *test, int host_count, steps how) {
-    char text[16];
     steps *what = share(sizeof *what);
     *what = how;
-    snprintf(text, sizeof text, "%d", host_count);
-    setenv("ODC_TEST_HOSTS", text, 1);
-    setenv("ODC_NODE_CACHE", "auto", 1);
+    divide_hosts(host_count, "auto");
     run_processes_of(test, 2 * host_count, 0, is_interrupted, what);
 }
 
-/* Nobody gathers what rank 0 reads in minibatch 1, when it is interrupted; it is long. */
+/* Nobody gathers what rank 0 reads in minibatch 2, when it is interrupted; it is long. */
 static void leaves_reads_behind(int rank, int size, const char *job, void *arg) {
     enum { LARGE = 12000000 };
     steps *what = arg;
@@ -378,6 +373,7 @@ static void leaves_reads_behind(int rank, int size, const char *job, void *arg) 
     CHECK_OK(odc_publish(t.shard, NULL));
     CHECK_OK(odc_gather(t.shard, full, LARGE, NULL));
     CHECK_OK(odc_minibatch_sync(context));
+    sync_without_gathers(context);
     const uint64_t before = stats_of(context).fetched_bytes;
     if (rank % 2 == 1) {
         await_flag(&what->begun, 1);
@@ -400,8 +396,7 @@ static void leaves_reads_behind(int rank, int size, const char *job, void *arg) 
 
 static void sync_ends_the_reads_of_an_interrupted_gather(void **state) {
     (void)state;
-    setenv("ODC_TEST_HOSTS", "2", 1);
-    setenv("ODC_NODE_CACHE", "auto", 1);
+    divide_hosts(2, "auto");
     run_processes(4, leaves_reads_behind, share(sizeof(steps)));
 }
 
@@ -456,8 +451,7 @@ static void reads_what_it_can(int rank, int size, const char *job, void *arg) {
 
 static void a_gather_reads_what_it_can_while_it_waits(void **state) {
     (void)state;
-    setenv("ODC_TEST_HOSTS", "2", 1);
-    setenv("ODC_NODE_CACHE", "auto", 1);
+    divide_hosts(2, "auto");
     run_processes(6, reads_what_it_can, share(sizeof(steps)));
 }
 

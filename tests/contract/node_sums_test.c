@@ -486,8 +486,7 @@ static void awaits_the_owner(int rank, int size, const char *job, void *arg) {
 
 static void an_interrupted_sync_goes_on(void **state) {
     (void)state;
-    setenv("ODC_TEST_HOSTS", "2", 1);
-    setenv("ODC_NODE_CACHE", "auto", 1);
+    divide_hosts(2, "auto");
     run_processes(4, awaits_the_holder, share(sizeof(steps)));
     if (!ranks_are_threads()) {
         run_processes(4, awaits_the_owner, share(sizeof(steps)));

@@ -36,17 +36,14 @@ int open_memory(int pid, int fd) {
     return opened;
 }
 
-template <class Number>
-void raise(std::atomic<Number> &to, Number value) {
-    Number seen = to.load(std::memory_order_relaxed);
-    while (seen < value && !to.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {
-    }
-}
+// Before a time of arrival is known.
+constexpr int64_t kNotPassed = 0;
+constexpr int64_t kPassing = -1;
 
 }  // namespace
 
 Links::Links(odc_context *context, size_t hosts, size_t layers)
-    : layers_(layers), bytes_(2 * hosts * sizeof(Link) + hosts * layers * sizeof(SharedArrival)) {
+    : layers_(layers), bytes_(2 * hosts * sizeof(Link) + hosts * layers * sizeof(std::atomic<int64_t>)) {
     std::array<double, 2> place{};
     if (odc_rank(context) == 0) {
         place = {double(getpid()), double(make_memory(bytes_))};
@@ -59,7 +56,7 @@ Links::Links(odc_context *context, size_t hosts, size_t layers)
         throw Exit{1, fmt::format("the emulated links cannot be mapped: {}", strerror(errno))};
     }
     links_ = static_cast<Link *>(memory);
-    arrivals_ = reinterpret_cast<SharedArrival *>(links_ + 2 * hosts);
+    arrived_ns_ = reinterpret_cast<std::atomic<int64_t> *>(links_ + 2 * hosts);
     check(odc_all_reduce(context, place.data(), place.size(), ODC_SUM));  // all have opened it
     close(fd);
 }
@@ -76,16 +73,18 @@ Links::Interval Links::pass(size_t host, LinkDirection direction, int64_t since_
     return {begin, begin + duration_ns};
 }
 
-void Links::arrive(size_t host, size_t layer, const Arrival &part) {
-    SharedArrival &to = arrival(host, layer);
-    raise(to.ready_ns, part.ready_ns);
-    to.bytes.fetch_add(part.bytes, std::memory_order_release);
+bool Links::begin_arrival(size_t host, size_t layer) {
+    int64_t seen = kNotPassed;
+    return arrived_ns(host, layer).compare_exchange_strong(seen, kPassing, std::memory_order_relaxed);
 }
 
-Links::Arrival Links::arrived(size_t host, size_t layer) const {
-    const SharedArrival &from = arrival(host, layer);
-    const uint64_t bytes = from.bytes.load(std::memory_order_acquire);
-    return {bytes, from.ready_ns.load(std::memory_order_relaxed)};
+void Links::arrive(size_t host, size_t layer, int64_t when_ns) {
+    arrived_ns(host, layer).store(when_ns, std::memory_order_relaxed);
+}
+
+std::optional<int64_t> Links::arrival(size_t host, size_t layer) const {
+    const int64_t when_ns = arrived_ns(host, layer).load(std::memory_order_relaxed);
+    return when_ns > 0 ? std::optional(when_ns) : std::nullopt;
 }
 
 int64_t Links::begin(int64_t now_ns) {
@@ -99,8 +98,7 @@ void Links::reset(size_t host) {
         link(host, direction).origin_ns = 0;
     }
     for (size_t layer = 0; layer < layers_; ++layer) {
-        arrival(host, layer).bytes = 0;
-        arrival(host, layer).ready_ns = 0;
+        arrived_ns(host, layer) = kNotPassed;
     }
 }
 

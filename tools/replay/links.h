@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 namespace odc_tool {
 
@@ -28,13 +29,11 @@ public:
     // Hands a link bytes that take so long, at `since_ns` or when it has passed all that it has.
     Interval pass(size_t host, LinkDirection direction, int64_t since_ns, int64_t duration_ns);
 
-    // How much of a layer's foreign slices ranks of a host have read for all of them, and when all of it has passed the link.
-    struct Arrival {
-        uint64_t bytes;
-        int64_t ready_ns;
-    };
-    void arrive(size_t host, size_t layer, const Arrival &part);
-    Arrival arrived(size_t host, size_t layer) const;
+    // A layer's foreign slices, which a host reads once for all its ranks: the first rank that begins passes them, and then tells the
+    // others when they have arrived. begin_arrival() returns whether this is the first; arrival() is empty before it has told.
+    bool begin_arrival(size_t host, size_t layer);
+    void arrive(size_t host, size_t layer, int64_t when_ns);
+    std::optional<int64_t> arrival(size_t host, size_t layer) const;
 
     // Nothing has passed or arrived: between runs, by one rank of the host.
     void reset(size_t host);
@@ -42,23 +41,19 @@ public:
     int64_t begin(int64_t now_ns);
 
 private:
-    struct SharedArrival {
-        std::atomic<uint64_t> bytes;
-        std::atomic<int64_t> ready_ns;
-    };
     struct alignas(64) Link {
         std::atomic<int64_t> free_ns;
         std::atomic<int64_t> origin_ns;  // of the run; the first link's counts
     };
-    static_assert(std::atomic<int64_t>::is_always_lock_free && std::atomic<uint64_t>::is_always_lock_free);
+    static_assert(std::atomic<int64_t>::is_always_lock_free);
 
     Link &link(size_t host, LinkDirection direction) const { return links_[2 * host + static_cast<size_t>(direction)]; }
-    SharedArrival &arrival(size_t host, size_t layer) const { return arrivals_[host * layers_ + layer]; }
+    std::atomic<int64_t> &arrived_ns(size_t host, size_t layer) const { return arrived_ns_[host * layers_ + layer]; }
 
     size_t layers_;
     size_t bytes_;
     Link *links_ = nullptr;
-    SharedArrival *arrivals_ = nullptr;
+    std::atomic<int64_t> *arrived_ns_ = nullptr;  // or one of the marks
 };
 
 }  // namespace odc_tool

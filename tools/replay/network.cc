@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hands what has crossed to the emulated links. A rank does not know from which other host its bytes came; slices are equal, so
-// they count as equally many from each.
+// they count as equally many from each. What a node cache reads serves all ranks of a host, and may be read in any of their
+// calls, so the rank that gathers a layer first hands the links its bytes.
 #include "replay/network.h"
 
 #include "cli/exit.h"
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 
 namespace odc_tool {
 namespace {
@@ -70,6 +72,9 @@ OdcNetwork::OdcNetwork(const EmulatedHosts &hosts, Links &links, odc_context *re
 
 void OdcNetwork::reset() {
     count();
+    reads_ahead_ = first_gather_ns_ != 0;
+    first_gather_ns_ = 0;
+    handed_ = 0;
     if (hosts_.is_first(rank_)) {
         links_.reset(host_);
     }
@@ -81,10 +86,13 @@ Crossed OdcNetwork::count() {
     read.struct_size = added.struct_size = sizeof(odc_stats);
     check(odc_get_stats(reads_, &read));
     check(odc_get_stats(adds_, &added));
-    const Crossed more{read.fetched_bytes - counted_.fetched, added.sent_bytes - counted_.sent};
+    Crossed more{read.fetched_bytes - counted_.fetched, added.sent_bytes - counted_.sent};
     counted_ = {read.fetched_bytes, added.sent_bytes};
     crossed_.fetched += more.fetched;
     crossed_.sent += more.sent;
+    if (crossing_ != Crossing::Flat) {
+        more.fetched = 0;
+    }
     return more;
 }
 
@@ -111,33 +119,39 @@ int64_t OdcNetwork::pass(const Crossed &crossed, int64_t since_ns) {
     return end;
 }
 
-// What this rank has not read, others of its host have; it is there when it has passed for them. Gradients that the library has
-// sent meanwhile are awaited at the end of the run.
+// Gradients that the library has sent meanwhile are awaited at the end of the run.
 int64_t OdcNetwork::gathered(size_t layer, int64_t since_ns) {
     const Crossed more = count();
-    const int64_t end = pass({more.fetched, 0}, since_ns);
     sent_ns_ = std::max(sent_ns_, pass({0, more.sent}, since_ns));
-    if (more.fetched > 0) {
-        links_.arrive(host_, layer, {more.fetched, end});
+    if (crossing_ == Crossing::Flat) {
+        return pass({more.fetched, 0}, since_ns);
     }
-    const uint64_t foreign = hosts_.foreign(host_) * kParameterBytes;
-    return more.fetched < foreign ? std::max(end, await_arrival(layer, foreign)) : end;
+    if (first_gather_ns_ == 0) {
+        first_gather_ns_ = since_ns;
+    }
+    if (!links_.begin_arrival(host_, layer)) {
+        return await_arrival(layer);
+    }
+    const Crossed foreign{hosts_.foreign(host_) * kParameterBytes, 0};
+    handed_ += foreign.fetched;
+    const int64_t end = pass(foreign, reads_ahead_ ? first_gather_ns_ : since_ns);
+    links_.arrive(host_, layer, end);
+    return end;
 }
 
-// The other ranks account for what they read when their own calls return, which is now or soon.
-int64_t OdcNetwork::await_arrival(size_t layer, uint64_t bytes) const {
+// The first rank hands it to the links and tells at once.
+int64_t OdcNetwork::await_arrival(size_t layer) const {
     const int64_t deadline_ns = now_ns() + kArrivalDeadlineNs;
-    Links::Arrival arrival = links_.arrived(host_, layer);
-    for (; arrival.bytes < bytes; arrival = links_.arrived(host_, layer)) {
+    for (;;) {
+        if (const std::optional<int64_t> when_ns = links_.arrival(host_, layer)) {
+            return *when_ns;
+        }
         if (now_ns() > deadline_ns) {
-            throw Exit{1,
-                       fmt::format("rank {} waited {} s for other ranks of its host to account for what they read of "
-                                   "layer {}: {} of {} bytes",
-                                   rank_, kArrivalDeadlineNs / 1'000'000'000, layer, arrival.bytes, bytes)};
+            throw Exit{1, fmt::format("rank {} waited {} s for another rank of its host to account for layer {}", rank_,
+                                      kArrivalDeadlineNs / 1'000'000'000, layer)};
         }
         usleep(kLookAgainUs);
     }
-    return arrival.ready_ns;
 }
 
 int64_t OdcNetwork::added(size_t, int64_t since_ns) {
@@ -150,9 +164,20 @@ int64_t OdcNetwork::added(size_t, int64_t since_ns) {
 }
 
 int64_t OdcNetwork::ended() {
-    auto end = double(std::max(pass(count(), now_ns()), sent_ns_));
+    auto end = double(std::max({pass(count(), now_ns()), pass(read_again(), now_ns()), sent_ns_}));
     check(odc_all_reduce(barrier_, &end, 1, ODC_MAX));
     return int64_t(end);
+}
+
+// What a host has read beyond each layer once, by its first rank. Collective.
+Crossed OdcNetwork::read_again() {
+    if (crossing_ == Crossing::Flat) {
+        return {};
+    }
+    std::vector<double> more(hosts_.count());
+    more[host_] = double(crossed_.fetched) - double(handed_);
+    check(odc_all_reduce(barrier_, more.data(), more.size(), ODC_SUM));
+    return {hosts_.is_first(rank_) ? uint64_t(std::max(0.0, more[host_])) : 0, 0};
 }
 
 }  // namespace odc_tool

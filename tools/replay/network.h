@@ -72,7 +72,8 @@ private:
     int64_t free_ns_ = 0;
 };
 
-// What libodc moves between its hosts, by its statistics.
+// What libodc moves between its hosts, by its statistics; what a node cache reads passes the links by the formula, as statistics do
+// not tell its layer.
 class OdcNetwork : public Network {
 public:
     // `reads` and `adds`, which may be one, have their ranks on the emulated hosts: parameters are read in the one, gradients added
@@ -88,10 +89,11 @@ public:
 
 private:
     int64_t origin(int64_t now_ns) override { return links_.begin(now_ns); }
-    // What has crossed since the last call.
+    // What has crossed since the last call, but for what is read with a node cache.
     Crossed count();
     int64_t pass(const Crossed &crossed, int64_t since_ns);
-    int64_t await_arrival(size_t layer, uint64_t bytes) const;
+    int64_t await_arrival(size_t layer) const;
+    Crossed read_again();
 
     const EmulatedHosts &hosts_;
     Links &links_;
@@ -102,8 +104,11 @@ private:
     size_t rank_;
     size_t host_;
     double ns_per_byte_;
-    Crossed counted_;      // since odc_init, also for other arms
-    int64_t sent_ns_ = 0;  // when the last gradient that the library sent by itself has crossed
+    Crossed counted_;              // since odc_init, also for other arms
+    uint64_t handed_ = 0;          // to the links, as what the node cache has read in the run
+    int64_t first_gather_ns_ = 0;  // in the run, just after the publish
+    bool reads_ahead_ = false;     // what this rank gathered in the run before is read from the publish on
+    int64_t sent_ns_ = 0;          // when the last gradient that the library sent by itself has crossed
 };
 
 }  // namespace odc_tool

@@ -4,10 +4,11 @@
     bindings/python/bench/fsdp2_nodes.sh [RATE, such as 1gbit]
 
 The same minibatches in turns: FSDP2 over gloo, over ODC without a node cache, over ODC with it and with partial sums,
-and an unsharded copy, whose time is compute alone; each over a link slowed to RATE and over one that is not. Each rank
-learns from its own tokens, and its losses are those of an unsharded model with averaged gradients, minibatch by
-minibatch. Bytes into a host are those that its interface counts, beside libodc's own count. Hidden: the share of the
-network's time, bytes by rate, that the slow link does not add to the minibatch over the fast one.
+with and without prefetching in forward, and an unsharded copy, whose time is compute alone; each over a link slowed to
+RATE and over one that is not. Each rank learns from its own tokens, and its losses are those of an unsharded model with
+averaged gradients, minibatch by minibatch. Bytes into a host are those that its interface counts, beside libodc's own
+count. Hidden: the share of the network's time, bytes by rate, that the slow link does not add to the minibatch over the
+fast one.
 """
 
 from __future__ import annotations
@@ -84,55 +85,57 @@ class Arm:
         self.bytes_in.append(received() - before)
 
     def minibatch(self, tokens: torch.Tensor) -> float:
-        """Returns seconds. `tokens` has this rank's microbatches along its first dimension."""
+        """Returns seconds, from the step by the gradients of the minibatch before, whose parameters cross over the link
+        of this one. `tokens` has this rank's microbatches along its first dimension."""
         dist.barrier()
         begin = time.perf_counter()
+        if self.losses:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
         loss = 0.0
         for number in self.microbatches(range(MICROBATCHES)):
             one = (self.module(tokens[number]) - tokens[number].roll(1, -1)).square().mean() / MICROBATCHES
             one.backward()
             loss += float(one.detach())
-        self.finish()
+        self.reduce_gradients()
         dist.barrier()
         self.losses.append(loss)
         return time.perf_counter() - begin
 
-    def finish(self) -> None:
+    def reduce_gradients(self) -> None:
         if self.job is not None:
             self.job.sync_gradients()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
 
 
 class Reference(Arm):
     """Is not sharded, and averages its gradients over the ranks."""
 
-    def finish(self) -> None:
+    def reduce_gradients(self) -> None:
         for parameter in self.module.parameters():
             assert parameter.grad is not None
             dist.all_reduce(parameter.grad)
             parameter.grad /= dist.get_world_size()
-        super().finish()
 
 
-def sharded(mesh: Any) -> nn.Module:
+def sharded(mesh: Any, ahead: int) -> nn.Module:
+    """A block's forward begins the gathers of so many blocks after it."""
     made = model()
     blocks: list[Any] = [fully_shard(block, mesh=mesh) for block in made]
     for number, block in enumerate(blocks):
-        block.set_modules_to_forward_prefetch(blocks[number + 1 : number + 2])
+        block.set_modules_to_forward_prefetch(blocks[number + 1 : number + 1 + ahead])
     fully_shard(made, mesh=mesh)
     return made
 
 
 def report(arms: list[Arm], size: int, counted: dict[str, float]) -> None:
     print(f"2 hosts of {size // 2} ranks; {MICROBATCHES} microbatches of {TOKENS} tokens a rank; seconds, medians")
-    print(f"{'':20}{'fast link':>10}{RATE:>10}  tokens/s  MB into a host  as libodc counts  hidden")
+    print(f"{'':22}{'fast link':>10}{RATE:>10}  tokens/s  MB into a host  as libodc counts  hidden")
     for arm in arms:
         fast, slow, moved = (statistics.median(one) for one in (arm.fast, arm.slow, arm.bytes_in))
         share = f"{hidden(slow, fast, moved):8.1%}" if arm is not arms[0] else ""
         by_odc = f"{counted[arm.name] / 1e6:.1f}" if arm.job is not None else ""
         print(
-            f"{arm.name:20}{fast:10.3f}{slow:10.3f}{MICROBATCHES * TOKENS * size / slow:10.0f}{moved / 1e6:16.1f}"
+            f"{arm.name:22}{fast:10.3f}{slow:10.3f}{MICROBATCHES * TOKENS * size / slow:10.0f}{moved / 1e6:16.1f}"
             f"{by_odc:>17}{share}"
         )
     plain, cached = (statistics.median(arms[number].slow) for number in (1, 3))
@@ -147,9 +150,10 @@ def main() -> None:
         mesh = init_device_mesh("cpu", (size,))
         arms = [
             Arm("compute alone", model()),
-            Arm("fsdp2 over gloo", sharded(mesh)),
-            Arm("odc", sharded(mesh)).attach("off"),
-            Arm("odc, node cache", sharded(mesh)).attach("auto"),
+            Arm("fsdp2 over gloo", sharded(mesh, 1)),
+            Arm("odc", sharded(mesh, 1)).attach("off"),
+            Arm("odc, node cache", sharded(mesh, 1)).attach("auto"),
+            Arm("the same, no prefetch", sharded(mesh, 0)).attach("auto"),
         ]
         begin = {}
         for turn in range(1 + TURNS):

@@ -46,7 +46,7 @@ bool StagedGets::read_piece(StagedGet &get, size_t spare) {
     const RemoteSlice part = part_of(get.from, get.requested, count);
     get.doorbell->waiters.fetch_add(1);
     try {
-        piece.request = get.endpoint->start_get(part, slots_->start(*slot), get.generation, on_end).request;
+        piece.request = get.endpoint->start_get(part, slots_->start(*slot), get.generation, {on_end, {}}).request;
     } catch (...) {
         get.doorbell->waiters.fetch_sub(1);
         get.pieces.pop_back();

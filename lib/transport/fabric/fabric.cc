@@ -25,9 +25,9 @@ class RemoteEndpoint final : public Endpoint {
 public:
     RemoteEndpoint(ProgressThread &thread, int peer) : thread_(thread), peer_(peer) {}
 
-    StartedGet start_get(const RemoteSlice &from, void *to, uint64_t generation, Request::OnEnd on_end) override {
-        auto request = std::make_shared<RemoteRequest>(thread_, peer_, std::move(on_end));
-        thread_.get(from, static_cast<std::byte *>(to), generation, request);
+    StartedGet start_get(const RemoteSlice &from, void *to, uint64_t generation, GetOptions options) override {
+        auto request = std::make_shared<RemoteRequest>(thread_, peer_, std::move(options.on_end));
+        thread_.get(from, static_cast<std::byte *>(to), generation, options.ahead, request);
         return {true, request};
     }
 

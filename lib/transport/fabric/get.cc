@@ -18,9 +18,11 @@ constexpr int64_t kCheckNs = 100'000'000;
 // The read of one slice.
 class GetQueue::Get final : public ChunkedRead {
 public:
-    Get(GetQueue &queue, RemoteRank &owner, const RemoteSlice &slice, std::byte *to, std::shared_ptr<Request> request)
-        : ChunkedRead(owner, slice.address, slice.key, slice.numel * element_size(slice.parameter_type)), queue_(queue),
-          to_(to), registration_(queue.registered_.find(*owner.endpoint, to)), request_(std::move(request)) {}
+    Get(GetQueue &queue, RemoteRank &owner, const RemoteSlice &slice, std::byte *to, const ReadAhead &ahead,
+        std::shared_ptr<Request> request)
+        : ChunkedRead(owner, slice.address, slice.key, slice.numel * element_size(slice.parameter_type), ahead),
+          queue_(queue), to_(to), registration_(queue.registered_.find(*owner.endpoint, to)),
+          request_(std::move(request)) {}
 
     std::byte *buffer(uint64_t offset, size_t, void **descriptor) override {
         if (!is_staged()) {
@@ -70,8 +72,8 @@ GetQueue::GetQueue(size_t staging_bytes, const RegisteredMemory &registered, std
 GetQueue::~GetQueue() = default;
 
 void GetQueue::start(RemoteRank &owner, const RemoteSlice &from, std::byte *to, uint64_t generation,
-                     std::shared_ptr<Request> request) {
-    auto get = std::make_shared<Get>(*this, owner, from, to, request);
+                     const ReadAhead &ahead, std::shared_ptr<Request> request) {
+    auto get = std::make_shared<Get>(*this, owner, from, to, ahead, request);
     pending_.emplace(std::move(request), get);
     if (from.published->load(std::memory_order_acquire) >= generation) {
         reads_.start(std::move(get));
@@ -97,6 +99,7 @@ void GetQueue::cancel(const std::shared_ptr<Request> &request) {
     }
     if (const std::shared_ptr<Get> get = known->second.lock()) {
         get->stop();
+        std::erase_if(unpublished_, [&](const Unpublished &one) { return one.get == get; });
     }
 }
 

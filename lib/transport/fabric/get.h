@@ -28,7 +28,7 @@ public:
     // Allocates the endpoint's bounce buffers; throws if the provider refuses to register them.
     void prepare(FabricEndpoint &endpoint) { staging_.at(endpoint); }
     // Reads the slice once its published word is at least `generation`.
-    void start(RemoteRank &owner, const RemoteSlice &from, std::byte *to, uint64_t generation,
+    void start(RemoteRank &owner, const RemoteSlice &from, std::byte *to, uint64_t generation, const ReadAhead &ahead,
                std::shared_ptr<Request> request);
     // The owner has published: starts the gets that waited for it.
     void on_published(RemoteRank &owner);

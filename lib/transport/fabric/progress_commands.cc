@@ -60,11 +60,11 @@ void ProgressThread::flush() {
     commands_.wait_for(kShutdownNs, [this] { return flushed_; });
 }
 
-void ProgressThread::get(const RemoteSlice &from, std::byte *to, uint64_t generation,
+void ProgressThread::get(const RemoteSlice &from, std::byte *to, uint64_t generation, const ReadAhead &ahead,
                          std::shared_ptr<Request> request) {
-    const bool taken = commands_.submit([this, from, to, generation, request] {
+    const bool taken = commands_.submit([this, from, to, generation, ahead, request] {
         pending_.insert(request);
-        gets_->start(remote(request->owner()), from, to, generation, request);
+        gets_->start(remote(request->owner()), from, to, generation, ahead, request);
     });
     if (!taken) {
         request->set_cancelled();

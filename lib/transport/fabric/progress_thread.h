@@ -56,7 +56,8 @@ public:
     void await_failed();
     void flush();
     // Reads the slice once its published word is at least `generation`.
-    void get(const RemoteSlice &from, std::byte *to, uint64_t generation, std::shared_ptr<Request> request);
+    void get(const RemoteSlice &from, std::byte *to, uint64_t generation, const ReadAhead &ahead,
+             std::shared_ptr<Request> request);
     void add(const RemoteSlice &to, const std::byte *from, uint64_t generation, std::shared_ptr<Request> request);
     void claim(uint64_t minibatch, std::shared_ptr<ClaimRequest> request);
     void cancel(const std::shared_ptr<Request> &request);

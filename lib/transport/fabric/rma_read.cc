@@ -9,7 +9,7 @@ namespace odc {
 
 struct RmaReads::Chunk final : OperationContext {
     RmaReads *reads;
-    PeerQueue *queue;
+    PeerQueues *peer;
     std::shared_ptr<ChunkedRead> read;
     std::byte *buffer;
     uint64_t offset;
@@ -33,29 +33,74 @@ void RmaReads::start(std::shared_ptr<ChunkedRead> read) {
         read->stop();
         return;
     }
-    PeerQueue *&queue = queue_of_[&read->from()];
-    if (queue == nullptr) {
-        queues_.push_back(std::make_unique<PeerQueue>(PeerQueue{&read->from(), {}, 0}));
-        queue = queues_.back().get();
+    PeerQueues *&peer = queues_of_[&read->from()];
+    if (peer == nullptr) {
+        peers_.push_back(std::make_unique<PeerQueues>(PeerQueues{&read->from(), {}, {}, 0}));
+        peer = peers_.back().get();
     }
-    queue->reads.push_back(std::move(read));
+    if (read->ahead_.is_wanted()) {
+        peer->wanted.push_back(std::move(read));
+        return;
+    }
+    const auto goes_before = [](uint64_t order, const std::shared_ptr<ChunkedRead> &other) {
+        return order < other->ahead_.order;
+    };
+    const auto place = std::upper_bound(peer->ahead.begin(), peer->ahead.end(), read->ahead_.order, goes_before);
+    peer->ahead.insert(place, std::move(read));
 }
 
 void RmaReads::stop() {
     stopped_ = true;
-    for (const auto &queue : queues_) {
-        queue->reads.clear();
+    for (const auto &peer : peers_) {
+        peer->wanted.clear();
+        peer->ahead.clear();
     }
 }
 
-// Takes turns among peers, so that all get their share of buffers and of the provider's room.
+// Drops the first reads if they post no more chunks.
+void RmaReads::drop_ended(const PeerQueues &peer, Queue &queue) {
+    while (!queue.empty() && (peer.from->gone || queue.front()->requested_ == queue.front()->bytes_)) {
+        const std::shared_ptr<ChunkedRead> read = std::move(queue.front());
+        queue.pop_front();
+        read->stop();
+    }
+}
+
+// Somebody may wait by now for what was ahead.
+void RmaReads::move_wanted(PeerQueues &peer) {
+    std::erase_if(peer.ahead, [&](const std::shared_ptr<ChunkedRead> &read) {
+        if (read->ahead_.is_wanted()) {
+            peer.wanted.push_back(read);
+            return true;
+        }
+        return false;
+    });
+}
+
 bool RmaReads::pump() {
     must_retry_ = false;
+    if (in_flight_ == window_) {
+        return false;
+    }
+    bool any_wanted = false;
+    for (const auto &peer : peers_) {
+        move_wanted(*peer);
+        drop_ended(*peer, peer->wanted);
+        any_wanted = any_wanted || !peer->wanted.empty();
+    }
+    return any_wanted ? post(&PeerQueues::wanted, window_) : post(&PeerQueues::ahead, window_ - window_ / 4);
+}
+
+// Takes turns among peers, so that all get their share of buffers and of the provider's room.
+bool RmaReads::post(Queue PeerQueues::*kind, unsigned window) {
     bool any = false;
-    const unsigned most = most_per_peer();
-    for (size_t idle = 0; idle < queues_.size() && in_flight_ < window_;) {
-        turn_ = (turn_ + 1) % queues_.size();
-        if (pump(*queues_[turn_], most)) {
+    const unsigned most = most_per_peer(kind, window);
+    for (size_t idle = 0; idle < peers_.size() && in_flight_ < window;) {
+        turn_ = (turn_ + 1) % peers_.size();
+        PeerQueues &peer = *peers_[turn_];
+        Queue &queue = peer.*kind;
+        drop_ended(peer, queue);
+        if (!queue.empty() && peer.in_flight < most && post_chunk(peer, queue.front())) {
             any = true;
             idle = 0;
         } else {
@@ -65,30 +110,18 @@ bool RmaReads::pump() {
     return any;
 }
 
-// Limits each peer, so that one that does not answer cannot occupy the whole window.
-unsigned RmaReads::most_per_peer() const {
+// Limits each peer, so that of several none that does not answer can occupy the whole window.
+unsigned RmaReads::most_per_peer(Queue PeerQueues::*kind, unsigned window) const {
     const auto busy = static_cast<unsigned>(
-        std::count_if(queues_.begin(), queues_.end(), [](const auto &queue) { return !queue->reads.empty(); }));
-    return busy == 0 ? window_ : (window_ + busy - 1) / busy;
+        std::count_if(peers_.begin(), peers_.end(), [kind](const auto &peer) { return !((*peer).*kind).empty(); }));
+    return busy == 0 ? window : (window + busy - 1) / busy;
 }
 
-bool RmaReads::pump(PeerQueue &queue, unsigned most) {
-    while (!queue.reads.empty() && queue.in_flight < most) {
-        const std::shared_ptr<ChunkedRead> read = queue.reads.front();
-        if (!queue.from->gone && read->requested_ < read->bytes_) {
-            return post_chunk(queue, *read);
-        }
-        queue.reads.pop_front();
-        read->stop();
-    }
-    return false;
-}
-
-bool RmaReads::post_chunk(PeerQueue &queue, ChunkedRead &read) {
-    const uint64_t offset = read.requested_;
-    const size_t bytes = std::min<uint64_t>(chunk_bytes_, read.bytes_ - offset);
+bool RmaReads::post_chunk(PeerQueues &peer, const std::shared_ptr<ChunkedRead> &read) {
+    const uint64_t offset = read->requested_;
+    const size_t bytes = std::min<uint64_t>(chunk_bytes_, read->bytes_ - offset);
     void *descriptor = nullptr;
-    std::byte *buffer = read.buffer(offset, bytes, &descriptor);
+    std::byte *buffer = read->buffer(offset, bytes, &descriptor);
     if (buffer == nullptr) {
         return false;
     }
@@ -98,21 +131,21 @@ bool RmaReads::post_chunk(PeerQueue &queue, ChunkedRead &read) {
         free_.push_back(chunks_.back().get());
     }
     Chunk &chunk = *free_.back();
-    if (!queue.from->endpoint->read(queue.from->address, buffer, bytes, descriptor, read.address_ + offset, read.key_,
-                                    chunk)) {
-        read.unused(buffer);
-        must_retry_ = queue.from->may_retry() || must_retry_;
+    if (!peer.from->endpoint->read(peer.from->address, buffer, bytes, descriptor, read->address_ + offset, read->key_,
+                                   chunk)) {
+        read->unused(buffer);
+        must_retry_ = peer.from->may_retry() || must_retry_;
         return false;
     }
     free_.pop_back();
-    chunk.read = queue.reads.front();
-    chunk.queue = &queue;
-    ++queue.in_flight;
+    chunk.read = read;
+    chunk.peer = &peer;
+    ++peer.in_flight;
     chunk.buffer = buffer;
     chunk.offset = offset;
     chunk.bytes = bytes;
-    read.requested_ += bytes;
-    ++read.in_flight_;
+    read->requested_ += bytes;
+    ++read->in_flight_;
     ++in_flight_;
     return true;
 }
@@ -120,7 +153,7 @@ bool RmaReads::post_chunk(PeerQueue &queue, ChunkedRead &read) {
 void RmaReads::completed(Chunk &chunk, const std::string &error) {
     const std::shared_ptr<ChunkedRead> read = std::move(chunk.read);
     --in_flight_;
-    --chunk.queue->in_flight;
+    --chunk.peer->in_flight;
     --read->in_flight_;
     free_.push_back(&chunk);
     if (error.empty()) {

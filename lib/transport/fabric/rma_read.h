@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pipelined RMA reads from many peers: in chunks, several in flight, in order of their start for each peer.
+// Pipelined RMA reads from many peers: in chunks, several in flight. Those that somebody waits for go first, in order for each peer,
+// then those ahead in their own order.
 #pragma once
 
 #include "transport/fabric/remote_rank.h"
+#include "transport/transport.h"
 
 #include <deque>
 #include <memory>
@@ -18,8 +20,8 @@ constexpr size_t kChunkBytes = kMaxReadBytes;
 // The read of a range of a peer's memory.
 class ChunkedRead {
 public:
-    ChunkedRead(RemoteRank &from, uint64_t address, uint64_t key, uint64_t bytes)
-        : from_(from), address_(address), key_(key), bytes_(bytes) {}
+    ChunkedRead(RemoteRank &from, uint64_t address, uint64_t key, uint64_t bytes, const ReadAhead &ahead = {})
+        : from_(from), address_(address), key_(key), bytes_(bytes), ahead_(ahead) {}
     virtual ~ChunkedRead() = default;
 
     RemoteRank &from() { return from_; }
@@ -41,6 +43,7 @@ private:
     uint64_t address_;
     uint64_t key_;
     uint64_t bytes_;
+    ReadAhead ahead_;
     uint64_t requested_ = 0;
     unsigned in_flight_ = 0;
 };
@@ -64,21 +67,26 @@ public:
 
 private:
     struct Chunk;
-    struct PeerQueue {
+    using Queue = std::deque<std::shared_ptr<ChunkedRead>>;
+    struct PeerQueues {
         RemoteRank *from;
-        std::deque<std::shared_ptr<ChunkedRead>> reads;
+        Queue wanted;  // in order of their start, or of when they were seen to be wanted
+        Queue ahead;   // in their own order
         unsigned in_flight = 0;
     };
-    // Posts one chunk of the queue's first read, unless the peer has `most` chunks in flight.
-    bool pump(PeerQueue &queue, unsigned most);
-    unsigned most_per_peer() const;
-    bool post_chunk(PeerQueue &queue, ChunkedRead &read);
+    static void drop_ended(const PeerQueues &peer, Queue &queue);
+    static void move_wanted(PeerQueues &peer);
+    // Posts chunks of the first reads of this kind of queue, while fewer than `window` are in flight: reads ahead leave some of it to
+    // what is wanted next.
+    bool post(Queue PeerQueues::*kind, unsigned window);
+    unsigned most_per_peer(Queue PeerQueues::*kind, unsigned window) const;
+    bool post_chunk(PeerQueues &peer, const std::shared_ptr<ChunkedRead> &read);
     void completed(Chunk &chunk, const std::string &error);
 
     unsigned window_;
     size_t chunk_bytes_;
-    std::vector<std::unique_ptr<PeerQueue>> queues_;  // in the order of their first reads
-    std::unordered_map<RemoteRank *, PeerQueue *> queue_of_;
+    std::vector<std::unique_ptr<PeerQueues>> peers_;  // in the order of their first reads
+    std::unordered_map<RemoteRank *, PeerQueues *> queues_of_;
     size_t turn_ = 0;
     unsigned in_flight_ = 0;
     bool must_retry_ = false;

@@ -65,7 +65,7 @@ class PipeEndpoint final : public Endpoint {
 public:
     explicit PipeEndpoint(int my_rank) : my_rank_(my_rank) {}
 
-    StartedGet start_get(const RemoteSlice &from, void *to, uint64_t generation, Request::OnEnd) override {
+    StartedGet start_get(const RemoteSlice &from, void *to, uint64_t generation, GetOptions) override {
         if (from.published->load(std::memory_order_acquire) < generation) {
             return {false, nullptr};
         }

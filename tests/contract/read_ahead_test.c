@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the node cache reads ahead: the slices that were wanted in the minibatch before, in their order then, and what somebody waits
+ * for before them. */
+#include "crossings.h"
+#include "hosts.h"
+#include "model.h"
+
+static uint64_t await_fetched(odc_context *context, uint64_t bytes) {
+    for (int i = 0; i < 60000 && stats_of(context).fetched_bytes < bytes; ++i) {
+        sleep_ms(1);
+    }
+    return stats_of(context).fetched_bytes;
+}
+
+static void sync_with_gather(odc_context *context, tensor t, uint64_t salt) {
+    write_parameters(t, salt);
+    CHECK_OK(odc_publish(t.shard, NULL));
+    check_gather(t, salt);
+    CHECK_OK(odc_minibatch_sync(context));
+}
+
+/* Each rank holds one slice of the other host. It is read though nobody gathers, if somebody did in the minibatch before. */
+static void reads_ahead(odc_context *context, void *arg) {
+    enum { ELEMENTS = 1000, HELD = ELEMENTS * 4 };
+    atomic_int *seen = arg;
+    tensor t = make_tensor(context, "layer", (uint64_t)odc_size(context) * ELEMENTS, ODC_F32, ODC_F32);
+    sync_without_gathers(context);
+    CHECK_EQUAL(stats_of(context).fetched_bytes, 0);
+    sync_with_gather(context, t, 1);
+    const uint64_t before = stats_of(context).fetched_bytes;
+    write_parameters(t, 2);
+    CHECK_OK(odc_publish(t.shard, NULL));
+    CHECK_EQUAL(await_fetched(context, before + HELD), before + HELD);
+    raise_flag(seen);
+    await_flag(seen, odc_size(context)); /* until then nobody gathers */
+    check_gather(t, 2);
+    CHECK_OK(odc_minibatch_sync(context));
+    CHECK_EQUAL(stats_of(context).fetched_bytes, before + HELD);
+    sync_without_gathers(context); /* wanted by nobody, it may have come or not */
+    CHECK(stats_of(context).fetched_bytes <= before + 2 * HELD);
+    const uint64_t then = stats_of(context).fetched_bytes;
+    sync_without_gathers(context);
+    CHECK_EQUAL(stats_of(context).fetched_bytes, then);
+    sync_with_gather(context, t, 3);
+}
+
+static void what_was_wanted_is_read_ahead(void **state) {
+    (void)state;
+    run_on(__func__, 2, 4, "auto", reads_ahead, share(sizeof(atomic_int)));
+}
+
+/* Rank 0 arrives before rank 1 publishes the slice that it holds, and reads nothing ahead then: rank 2 does, once. */
+static void arrives_early(odc_context *context, void *arg) {
+    enum { ELEMENTS = 1000, FOREIGN = 2 * ELEMENTS * 4 };
+    atomic_int *steps = arg;
+    const int rank = odc_rank(context);
+    tensor t = make_tensor(context, "layer", (uint64_t)odc_size(context) * ELEMENTS, ODC_F32, ODC_F32);
+    sync_with_gather(context, t, 1);
+    const uint64_t before = sum_by_host(context, stats_of(context).fetched_bytes);
+    write_parameters(t, 2);
+    if (rank == 1) {
+        await_flag(steps, 2);
+    }
+    CHECK_OK(odc_publish(t.shard, NULL));
+    if (rank == 0) {
+        set_flag(steps, 1);
+    } else if (rank == 2) {
+        await_flag(steps, 1);
+        sleep_ms(50); /* rank 0 has arrived, most likely */
+        set_flag(steps, 2);
+        check_gather(t, 2);
+        check_gather(t, 2);
+    }
+    CHECK_OK(odc_minibatch_sync(context));
+    const uint64_t after = sum_by_host(context, stats_of(context).fetched_bytes);
+    CHECK(rank % 2 == 1 || after == before + FOREIGN);
+}
+
+static void what_a_holder_has_cancelled_is_read_once(void **state) {
+    (void)state;
+    run_on(__func__, 2, 4, "auto", arrives_early, share(sizeof(atomic_int)));
+}
+
+enum {
+    LONG = 32 << 20,     /* bytes of a slice of the long shard */
+    SHORT = 1 << 20,     /* and of the short one */
+    IN_FLIGHT = 8 << 19, /* bytes of a rank's reads, at most */
+    TRIES = 100,
+};
+
+typedef struct two_shards {
+    odc_context *context;
+    tensor long_one;
+    tensor short_one;
+} two_shards;
+
+static int is_interrupted(void *arg) { return *(atomic_int *)arg; }
+
+/* The short shard is there though a part of the long one is not. Returns 1 if so, 0 if the long one is there, too. */
+typedef int (*comes_first_fn)(two_shards *shards, uint64_t before, atomic_int *interrupted);
+
+/* Nobody waits, and the short one was wanted first in the minibatch before. */
+static int is_there_first(two_shards *shards, uint64_t before, atomic_int *interrupted) {
+    const tensor t = shards->short_one;
+    float *full = new_full(t.numel, ODC_F32);
+    uint64_t operation = 0;
+    await_fetched(shards->context, before + SHORT + IN_FLIGHT);
+    CHECK_OK(odc_gather_start(t.shard, full, t.numel, NULL, &operation));
+    atomic_store(interrupted, 1);
+    const odc_status status = odc_wait(shards->context, operation); /* what is there is not waited for */
+    atomic_store(interrupted, 0);
+    const int first = status == ODC_OK && stats_of(shards->context).fetched_bytes < before + SHORT + LONG;
+    if (status == ODC_ERROR_INTERRUPTED) {
+        CHECK_OK(odc_wait(shards->context, operation));
+    }
+    check_full(t, full, 0);
+    free(full);
+    return first;
+}
+
+/* The long one was wanted first, but now the short one is waited for. */
+static int overtakes(two_shards *shards, uint64_t before, atomic_int *interrupted) {
+    const tensor t = shards->short_one;
+    float *full = new_full(t.numel, ODC_F32);
+    (void)interrupted;
+    await_fetched(shards->context, before + 1);
+    CHECK_OK(odc_gather(t.shard, full, t.numel, NULL));
+    const int first = stats_of(shards->context).fetched_bytes < before + SHORT + LONG;
+    check_full(t, full, 0);
+    free(full);
+    return first;
+}
+
+/* A shard of which only ranks 0 and 1 have a slice, so that rank 0 holds the one that is foreign to its host. */
+static tensor make_pair(odc_context *context, const char *name, uint64_t bytes) {
+    odc_shard_desc desc = describe(name, 2 * bytes / 4, ODC_F32, 0);
+    desc.slices = (uint64_t[]){bytes / 4, bytes / 4, 0, 0};
+    return make_described(context, &desc);
+}
+
+/* Rank 0 holds a slice of each shard. On a busy machine it may see too late what came first, so there are several tries. */
+static void sees_what_comes_first(int rank, int size, const char *job, void *arg) {
+    const comes_first_fn comes_first = *(comes_first_fn *)arg;
+    atomic_int interrupted = 0;
+    odc_config config = config_of(rank, size, job);
+    odc_context *context = NULL;
+    double seen = 0;
+    config.interrupted = is_interrupted;
+    config.interrupted_arg = &interrupted;
+    CHECK_OK(odc_init(&config, &context));
+    two_shards shards = {.context = context};
+    shards.long_one = make_pair(context, "long", LONG);
+    shards.short_one = make_pair(context, "short", SHORT);
+    write_parameters(shards.long_one, 0);
+    write_parameters(shards.short_one, 0);
+    for (int i = 0; i < TRIES && seen == 0; ++i) {
+        CHECK_OK(odc_publish_all(context, NULL));
+        if (rank == 0) {
+            check_gather(comes_first == overtakes ? shards.long_one : shards.short_one, 0);
+            check_gather(comes_first == overtakes ? shards.short_one : shards.long_one, 0);
+        }
+        CHECK_OK(odc_minibatch_sync(context));
+        const uint64_t before = stats_of(context).fetched_bytes;
+        CHECK_OK(odc_publish_all(context, NULL));
+        seen = rank == 0 ? comes_first(&shards, before, &interrupted) : 0;
+        CHECK_OK(odc_minibatch_sync(context));
+        CHECK_OK(odc_all_reduce(context, &seen, 1, ODC_SUM));
+    }
+    CHECK_EQUAL(seen, 1);
+    odc_destroy(context);
+}
+
+static void run_of_two_shards(const char *test, comes_first_fn comes_first) {
+    comes_first_fn *what = share(sizeof *what);
+    *what = comes_first;
+    divide_hosts(2, "auto");
+    run_processes_of(test, 4, 0, sees_what_comes_first, what);
+}
+
+static void it_comes_in_the_order_of_the_minibatch_before(void **state) {
+    (void)state;
+    run_of_two_shards(__func__, is_there_first);
+}
+
+static void what_is_waited_for_comes_first(void **state) {
+    (void)state;
+    run_of_two_shards(__func__, overtakes);
+}
+
+int main(void) {
+    setenv("ODC_INTERFACE", "lo", 0);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_was_wanted_is_read_ahead),
+        cmocka_unit_test(what_a_holder_has_cancelled_is_read_once),
+        cmocka_unit_test(it_comes_in_the_order_of_the_minibatch_before),
+        cmocka_unit_test(what_is_waited_for_comes_first),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
