@@ -82,10 +82,9 @@ uint64_t holder_count(const Shard &shard) {
     return static_cast<const ForeignSlices *>(shard.engine_state.get())->holders;
 }
 
-const std::vector<uint64_t> &held_slices(const Shard &shard) {
-    static const std::vector<uint64_t> none;
+std::span<const uint64_t> held_slices(const Shard &shard) {
     const auto *const slices = static_cast<const ForeignSlices *>(shard.engine_state.get());
-    return slices != nullptr ? slices->held : none;
+    return slices != nullptr ? std::span<const uint64_t>(slices->held) : std::span<const uint64_t>();
 }
 
 PartialSumLayout::PartialSumLayout(const Shard &shard, uint64_t index) {

@@ -7,6 +7,7 @@
 #include "core/shard.h"
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace odc {
@@ -40,7 +41,7 @@ void find_holders(const Job &job, Shard &shard);
 ForeignSlice *foreign_slice(const Shard &shard, uint64_t index);
 uint64_t holder_count(const Shard &shard);
 // The owners of the foreign slices that this rank holds.
-const std::vector<uint64_t> &held_slices(const Shard &shard);
+std::span<const uint64_t> held_slices(const Shard &shard);
 
 // Where the sums of a partial sum begin, behind its line and its stripes, and how long it is.
 struct PartialSumLayout {

@@ -184,8 +184,8 @@ bool NodeCache::await_and_copy(Shard &shard, uint64_t index, std::byte *to, Job:
             job_.who(owner), shard.name(), job_.local_peers()[reader], job_.what(owner));
     });
     await(entry, owner, wait);
-    if (CacheWord(entry.word.load(std::memory_order_relaxed)).generation() <
-        generation()) {  // was read ahead, and cancelled
+    const CacheWord ended(entry.word.load(std::memory_order_relaxed));
+    if (ended.generation() < generation()) {  // a read ahead that was cancelled
         read(shard, index, {});
         await(entry, owner, wait);
     }
