@@ -40,8 +40,9 @@ Received receive_datagram(int socket, std::string *message, std::vector<Fd> *fds
     MessageFds received;
     message->resize(kMostBytes + 1);  // one byte more, to notice a message that is too long
     ssize_t bytes = receive_with_fds(socket, message->data(), message->size(), &received);
-    // A peer that closed before reading our message resets the connection; its own last message comes after that error.
-    if (bytes < 0 && errno == ECONNRESET) {
+    // A peer's last message may come after the end: one that closed before reading our message resets the connection, and Linux tells
+    // the end of one that sends and closes between its looks at the queue and at the connection.
+    if (bytes == 0 || (bytes < 0 && errno == ECONNRESET)) {
         bytes = receive_with_fds(socket, message->data(), message->size(), &received);
     }
     if (bytes < 0) {
