@@ -3,29 +3,14 @@
 
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <cstring>
 
 namespace odc {
 
-ssize_t send_with_fds(int socket, const void *message, size_t bytes, const std::vector<int> &fds) {
-    iovec data{const_cast<void *>(message), bytes};
-    alignas(cmsghdr) char control[CMSG_SPACE(kMostFds * sizeof(int))] = {};
-    msghdr header{};
-    header.msg_iov = &data;
-    header.msg_iovlen = 1;
-    if (const size_t fd_bytes = fds.size() * sizeof(int); fd_bytes > 0) {
-        header.msg_control = control;
-        header.msg_controllen = CMSG_SPACE(fd_bytes);
-        cmsghdr *item = CMSG_FIRSTHDR(&header);
-        item->cmsg_level = SOL_SOCKET;
-        item->cmsg_type = SCM_RIGHTS;
-        item->cmsg_len = CMSG_LEN(fd_bytes);
-        std::memcpy(CMSG_DATA(item), fds.data(), fd_bytes);
-    }
-    return sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
-}
+namespace {
 
-ssize_t receive_with_fds(int socket, void *message, size_t bytes, MessageFds *out) {
+ssize_t receive_once(int socket, void *message, size_t bytes, MessageFds *out) {
     iovec data{message, bytes};
     alignas(cmsghdr) char control[CMSG_SPACE(kMostFds * sizeof(int))] = {};
     msghdr header{};
@@ -50,6 +35,32 @@ ssize_t receive_with_fds(int socket, void *message, size_t bytes, MessageFds *ou
         }
     }
     return received;
+}
+
+}  // namespace
+
+ssize_t send_with_fds(int socket, const void *message, size_t bytes, const std::vector<int> &fds) {
+    iovec data{const_cast<void *>(message), bytes};
+    alignas(cmsghdr) char control[CMSG_SPACE(kMostFds * sizeof(int))] = {};
+    msghdr header{};
+    header.msg_iov = &data;
+    header.msg_iovlen = 1;
+    if (const size_t fd_bytes = fds.size() * sizeof(int); fd_bytes > 0) {
+        header.msg_control = control;
+        header.msg_controllen = CMSG_SPACE(fd_bytes);
+        cmsghdr *item = CMSG_FIRSTHDR(&header);
+        item->cmsg_level = SOL_SOCKET;
+        item->cmsg_type = SCM_RIGHTS;
+        item->cmsg_len = CMSG_LEN(fd_bytes);
+        std::memcpy(CMSG_DATA(item), fds.data(), fd_bytes);
+    }
+    return sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+ssize_t receive_with_fds(int socket, void *message, size_t bytes, MessageFds *out) {
+    const ssize_t received = receive_once(socket, message, bytes, out);
+    const bool ended = received == 0 || (received < 0 && errno == ECONNRESET);
+    return ended ? receive_once(socket, message, bytes, out) : received;
 }
 
 }  // namespace odc

@@ -20,7 +20,8 @@ struct MessageFds {
     std::vector<Fd> fds;
     bool cut = false;  // some descriptors were dropped: this process has too many open
 };
-// As recvmsg.
+// As recvmsg, but a peer's last message comes before its end: one that closed before reading our message resets the connection first,
+// and Linux tells the end of one that sends and closes between its looks at the queue and at the connection.
 ssize_t receive_with_fds(int socket, void *message, size_t bytes, MessageFds *out);
 
 }  // namespace odc

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A leader replies and closes; a rank reads the reply though the kernel tells it of the end first, as Linux may. Replaces recvmsg().
-#include "base/error.h"
 #include "bootstrap/local/message.h"
-#include "bootstrap/local/socket.h"
 
 #include <sys/socket.h>
 #include <sys/syscall.h>

@@ -39,12 +39,7 @@ bool send_datagram(int socket, std::string_view head, std::string_view payload, 
 Received receive_datagram(int socket, std::string *message, std::vector<Fd> *fds) {
     MessageFds received;
     message->resize(kMostBytes + 1);  // one byte more, to notice a message that is too long
-    ssize_t bytes = receive_with_fds(socket, message->data(), message->size(), &received);
-    // A peer's last message may come after the end: one that closed before reading our message resets the connection, and Linux tells
-    // the end of one that sends and closes between its looks at the queue and at the connection.
-    if (bytes == 0 || (bytes < 0 && errno == ECONNRESET)) {
-        bytes = receive_with_fds(socket, message->data(), message->size(), &received);
-    }
+    const ssize_t bytes = receive_with_fds(socket, message->data(), message->size(), &received);
     if (bytes < 0) {
         return errno == EAGAIN || errno == EINTR ? Received::Nothing : Received::Closed;
     }
