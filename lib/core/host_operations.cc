@@ -226,10 +226,6 @@ void HostOperations::after_arrival() {
 
 // ---- Gathers and additions ----
 
-Endpoint &HostOperations::endpoint_to(const Shard &shard, uint64_t index) const {
-    return *job_.peer(shard.owner(index)).route.endpoint;
-}
-
 void HostOperations::get(Operation &operation, uint64_t index) {
     const Shard &shard = *operation.shard;
     if (shard.slices().numel(index) > 0 && !get_once_published(operation, index)) {
@@ -245,7 +241,7 @@ bool HostOperations::get_once_published(Operation &operation, uint64_t index) {
         return false;
     }
     StartedGet started =
-        endpoint_to(shard, index).start_get(shard.slice(index), operation.target(index), generation(), {});
+        job_.endpoint_to(shard.owner(index)).start_get(shard.slice(index), operation.target(index), generation(), {});
     if (started.request) {
         operation.in_flight.push_back({index, std::move(started.request)});
     }
@@ -356,7 +352,7 @@ void HostOperations::add(Operation &operation, Job::Wait &wait) {
         const bool is_partial = sums_->takes(shard, index);
         RemoteSlice to = is_partial ? sums_->sum(shard, index) : shard.slice(index);
         to.exponent = exponent;
-        Endpoint &endpoint = endpoint_to(shard, is_partial ? foreign_slice(shard, index)->holder : index);
+        Endpoint &endpoint = job_.endpoint_to(shard.owner(is_partial ? foreign_slice(shard, index)->holder : index));
         if (auto request = endpoint.start_add(to, operation.gradient(index), generation(), wait)) {
             operation.in_flight.push_back({index, std::move(request)});
         }

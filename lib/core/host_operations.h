@@ -59,7 +59,6 @@ private:
     bool get_once_published(Operation &operation, uint64_t index);
     void add(Operation &operation, Job::Wait &wait);
     void await_in_flight(Operation &operation, Job::Wait &wait);
-    Endpoint &endpoint_to(const Shard &shard, uint64_t index) const;
     uint64_t generation() const { return job_.minibatch() + 1; }
 
     Job &job_;

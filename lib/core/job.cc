@@ -37,6 +37,8 @@ Job::Job(const Membership &membership)
 
 const Peer &Job::peer(int rank) const { return membership_.peers[static_cast<size_t>(rank)]; }
 
+Endpoint &Job::endpoint_to(int rank) const { return *peer(rank).route.endpoint; }
+
 Deadline Job::deadline() const {
     const JobConfig &config = membership_.config;
     return {config.timeout_ms, config.interrupted, config.interrupted_arg, config.log};

@@ -23,6 +23,7 @@ namespace odc {
 
 struct Membership;
 struct Peer;
+class Endpoint;
 
 class Job {
 public:
@@ -33,6 +34,7 @@ public:
     int rank() const { return rank_; }
     int size() const { return static_cast<int>(blocks_.size()); }
     const Peer &peer(int rank) const;
+    Endpoint &endpoint_to(int rank) const;
     ControlBlock &block(int rank) { return *blocks_[static_cast<size_t>(rank)]; }
     const ControlBlock &block(int rank) const { return *blocks_[static_cast<size_t>(rank)]; }
     ControlBlock &mine() { return block(rank()); }

@@ -151,7 +151,7 @@ void NodeCache::read(Shard &shard, uint64_t index, const ReadAhead &ahead) {
         if (reads_.size() == reads_.capacity()) {
             reads_.reserve(2 * reads_.size() + 16);
         }
-        Endpoint &owner = *job_.peer(shard.owner(index)).route.endpoint;
+        Endpoint &owner = job_.endpoint_to(shard.owner(index));
         StartedGet started = owner.start_get(shard.slice(index), entry.bytes(), generation(),
                                              {[end, mapped](bool complete) { end(complete); }, ahead});
         reads_.push_back({&shard, index, std::move(started.request)});

@@ -122,7 +122,7 @@ bool NodeSums::send(const Part &part, Call call) {
     to.were_clamped = partial.clamped.exchange(0, std::memory_order_relaxed);
     try {
         Job::Wait wait(job_, call_name(call));
-        Endpoint &owner = *job_.peer(shard.owner(part.index)).route.endpoint;
+        Endpoint &owner = job_.endpoint_to(shard.owner(part.index));
         sent_.push_back({part, owner.start_add(to, sum(shard, part.index).accumulator, generation(), wait)});
     } catch (...) {
         job_.fail_halfway(call);

@@ -15,8 +15,8 @@
 // 1. One compare-and-swap succeeds for a generation, so a slice is read into its entry once; a second may succeed where a read ahead
 //    has ended without all bytes.
 // 2. Only the reader ends Reading, when nothing is in flight to the entry. Nobody takes the entry from a reader that is stopped or
-//    has left: its NIC may still write. A rank that does not wait for it, or finds that the read has ended, reads the slice into its own buffer,
-//    as without a cache.
+//    has left: its NIC may still write. A rank that does not wait for it, or finds that the read has ended, reads the slice into its
+//    own buffer, as without a cache.
 // 3. A reader arrives in no sync while it is Reading, so nothing is written into an entry after the entry's minibatch.
 // 4. Full(g) does not change while it is copied: a rank claims the entry for g + 1 after the sync in which all ranks have arrived,
 //    each after its gathers.

@@ -27,6 +27,10 @@ static inline uint64_t sum_by_host(odc_context *context, uint64_t mine) {
     return (uint64_t)sums[host];
 }
 
+static inline uint64_t fetched_by_host(odc_context *context) {
+    return sum_by_host(context, stats_of(context).fetched_bytes);
+}
+
 /* For the jobs that begin next. */
 static inline void divide_hosts(int host_count, const char *cache) {
     char text[16];

@@ -12,8 +12,6 @@
 
 enum { PART = 1000, GATHERS = 3, MINIBATCHES = 3, ENTRY_BYTES = 64 + (PART * 4 + 63) / 64 * 64 };
 
-static uint64_t fetched_by_host(odc_context *context) { return sum_by_host(context, stats_of(context).fetched_bytes); }
-
 /* Bytes of a shard of PART elements of f32 a rank that are on other hosts. */
 static uint64_t foreign_bytes(odc_context *context) {
     return (uint64_t)(odc_size(context) - odc_size(context) / hosts()) * PART * 4;

@@ -56,7 +56,7 @@ static void arrives_early(odc_context *context, void *arg) {
     const int rank = odc_rank(context);
     tensor t = make_tensor(context, "layer", (uint64_t)odc_size(context) * ELEMENTS, ODC_F32, ODC_F32);
     sync_with_gather(context, t, 1);
-    const uint64_t before = sum_by_host(context, stats_of(context).fetched_bytes);
+    const uint64_t before = fetched_by_host(context);
     write_parameters(t, 2);
     if (rank == 1) {
         await_flag(steps, 2);
@@ -72,7 +72,7 @@ static void arrives_early(odc_context *context, void *arg) {
         check_gather(t, 2);
     }
     CHECK_OK(odc_minibatch_sync(context));
-    const uint64_t after = sum_by_host(context, stats_of(context).fetched_bytes);
+    const uint64_t after = fetched_by_host(context);
     CHECK(rank % 2 == 1 || after == before + FOREIGN);
 }
 
