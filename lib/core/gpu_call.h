@@ -2,6 +2,8 @@
 // How core calls CUDA, and what it keeps with a shard there.
 #pragma once
 
+#include <new>
+
 #include "core/job.h"
 #include "core/shard.h"
 #include "transport/cuda/device.h"
@@ -22,6 +24,18 @@ void call_gpu(Job &job, const CudaDevice &device, Body body) {
         }
         throw;
     }
+}
+
+// Calls what enqueues pending work. If it fails halfway, the work before is never seen done, so the job fails.
+template <class Body>
+void enqueue(Job &job, const CudaDevice &device, Call call, Body body) {
+    call_gpu(job, device, [&] {
+        try {
+            body();
+        } catch (const std::bad_alloc &) {
+            job.fail_halfway(call);
+        }
+    });
 }
 
 // What a shard's own slice needs, if it is not empty.

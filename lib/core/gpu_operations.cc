@@ -2,7 +2,6 @@
 #include "core/gpu_operations.h"
 
 #include <algorithm>
-#include <cstring>
 #include <mutex>
 #include <utility>
 
@@ -91,24 +90,12 @@ uint64_t GpuOperations::pinned_bytes() const { return cuda_.pinned_bytes(); }
 
 // ---- Enqueuing ----
 
-// Runs a body that enqueues pending work. If it fails halfway, the work before is never seen done, so the job fails.
-template <class Body>
-void GpuOperations::enqueue(Call call, Body body) {
-    call_gpu(job_, cuda_.device(), [&] {
-        try {
-            body();
-        } catch (const std::bad_alloc &) {
-            job_.fail_halfway(call);
-        }
-    });
-}
-
 // Enqueues on the operation's stream, behind the publish of the own slice, which may be pending on another one. Sync waits for it.
 template <class Body>
 void GpuOperations::enqueue_tracked(const Operation &operation, Body body) {
     const Shard &shard = *operation.shard;
     const uint64_t work = begin_tracked(operation.call(), shard, description_of(operation.call(), shard));
-    enqueue(operation.call(), [&] {
+    enqueue(job_, cuda_.device(), operation.call(), [&] {
         const cuda::Stream stream = stream_of(operation);
         const GpuSliceState *const state = slice_state_of(shard);
         if (state != nullptr && shard.record().published.load(std::memory_order_acquire) < generation()) {
@@ -173,7 +160,7 @@ void GpuOperations::publish(Shard &shard, void *stream) {
         publish_vote(shard, generation());
     }
     const uint64_t work = cuda_.pending_work().begin(shard.record_offset(), description_of(Call::Publish, shard));
-    enqueue(Call::Publish, [&] {
+    enqueue(job_, cuda_.device(), Call::Publish, [&] {
         cuda_.publish({mine.accumulator, shard.device_sum_bytes(), mine.parameters, shadow.parameters,
                        mine.numel * element_size(mine.parameter_type), state->published, state->word, generation()},
                       static_cast<cuda::Stream>(stream));
@@ -343,7 +330,7 @@ void GpuOperations::enqueue_staged_gets(Operation &operation) {
     const int64_t deadline_ns = deadline_after(job_.timeout_ms());
     const Shard &shard = *operation.shard;
     const uint64_t work = cuda_.pending_work().begin(shard.record_offset(), description_of(Call::Gather, shard));
-    enqueue(Call::Gather, [&] {
+    enqueue(job_, cuda_.device(), Call::Gather, [&] {
         for (StagedGet &get : gets) {
             if (is_ready(get)) {
                 staged_gets.enqueue(get, stream_of(operation), deadline_ns);
@@ -432,8 +419,7 @@ void GpuOperations::add_directly(Operation &operation) {
 }
 
 // Waits until `ready()`. Fails the job if staging has failed, or if the owner that it waits for is gone.
-template <class Ready>
-void GpuOperations::wait_for_staging(Job::Wait &wait, const Ready &ready) {
+void GpuOperations::wait_for_staging(Job::Wait &wait, const std::function<bool()> &ready) {
     const auto awaited = [this] { return cuda_.awaited_owner().value_or(job_.rank()); };
     wait.until_seen_served(awaited, [&] {
         check_staging();
@@ -486,7 +472,7 @@ void GpuOperations::add_by_staging_proxy(Operation &operation, uint64_t index, J
     wait_for_staging(wait, [&] {
         const uint64_t work =
             cuda_.pending_work().begin(shard.record_offset(), description_of(Call::ScatterAdd, shard));
-        enqueue(Call::ScatterAdd, [&] {
+        enqueue(job_, cuda_.device(), Call::ScatterAdd, [&] {
             if (const uint64_t staged = cuda_.staging_proxy_to(endpoint).stage(part, stream_of(operation))) {
                 part.stripe += staged;
                 wait.begin_effects();
@@ -495,146 +481,6 @@ void GpuOperations::add_by_staging_proxy(Operation &operation, uint64_t index, J
         });
         return part.stripe == stripes;
     });
-}
-
-// ---- The end of a minibatch ----
-
-void GpuOperations::before_arrival(const std::vector<Operation *> &started) {
-    for (Operation *operation : started) {
-        finish(*operation);
-    }
-    drain();
-}
-
-// Waits until what this rank has enqueued is done, and its peers have the handles of its regions.
-void GpuOperations::drain() {
-    call_gpu(job_, cuda_.device(), [this] { cuda_.device().check_health(); });  // also where all is done
-    Job::Wait wait(job_, call_name(Call::Sync));
-    wait.describe([this] {
-        return formatted("{} has not done yet what was enqueued there: {}", cuda_.device().name(), unfinished_work());
-    });
-    wait_for_staging(wait, [this] {
-        note_wait();
-        return cuda_.is_idle();
-    });
-    job_.note_device_done();
-    const auto behind = [this] { return cuda_.lagging_peer().value_or(job_.rank()); };
-    wait.describe([&] {
-        return formatted("{} has not taken the descriptors of this rank's GPU memory; it {}", job_.who(behind()),
-                         job_.what(behind()));
-    });
-    wait.until_seen(behind, [this] { return cuda_.progress_ipc(); });
-}
-
-// For errors: the enqueued work that is not done, or what it depends on.
-std::string GpuOperations::unfinished_work() {
-    if (const std::string under_way = cuda_.pending_work().describe(); !under_way.empty()) {
-        const std::optional<int> owner = cuda_.awaited_get_owner();
-        return owner ? formatted("{}; it waits for a slice of {}, which {}", under_way, job_.who(*owner),
-                                 job_.what(*owner))
-                     : under_way;
-    }
-    const std::optional<int> owner = cuda_.awaited_owner();
-    return owner ? formatted("an addition that {} is to apply; it {}", job_.who(*owner), job_.what(*owner))
-                 : "copies through host memory";
-}
-
-// Records what this rank waits for, for the errors of ranks that may give up first.
-void GpuOperations::note_wait() {
-    const bool awaits_rank = cuda_.awaited_get_owner() || (cuda_.awaited_owner() && cuda_.pending_work().all_done());
-    if (awaits_rank) {
-        job_.note_device_done();
-    } else {
-        job_.note_device_wait(cuda_.pending_work().first_record());
-    }
-}
-
-// Adds what other ranks added in host memory to this rank's sums, then makes f32 of exact ones.
-void GpuOperations::after_arrival() {
-    for (const Shard *shard : shards_) {
-        GpuSliceState *const state = slice_state_of(*shard);
-        if (state != nullptr && shard->is_shadowed() && state->reduced < generation()) {
-            reduce_shadow(*shard);
-            state->reduced = generation();
-        }
-        if (state != nullptr && shard->is_exact() && state->converting < generation()) {
-            convert_exact_sums(*shard, *state);
-            state->converting = generation();
-        }
-    }
-    Job::Wait wait(job_, call_name(Call::Sync));
-    wait.describe(
-        [this] { return formatted("{} has not done yet {}", cuda_.device().name(), cuda_.pending_work().describe()); });
-    wait.until_seen([this] { return job_.rank(); }, [this] { return cuda_.pending_work().all_done(); });
-    for (Shard *shard : shards_) {
-        if (shard->is_exact()) {
-            end_exact_sums_of(*shard);
-        }
-    }
-    cuda_.end_minibatch(job_.minibatch());
-    const uint64_t full = cuda_.times_full();  // falls when buffers are closed
-    const uint64_t before = std::exchange(logged_full_, full);
-    if (full > before) {
-        job_.log().debug("bounce buffers of GPU memory were all in use {} times in minibatch {}", full - before,
-                         job_.minibatch());
-    }
-}
-
-void GpuOperations::reduce_shadow(const Shard &shard) {
-    const RemoteSlice shadow = shard.host_slice(shard.own_index());
-    if (shadow.accumulator == nullptr) {
-        return;
-    }
-    const RemoteSlice mine = shard.slice(shard.own_index());
-    const uint64_t in_stripe = stripe_elements(mine);
-    const std::byte *from = nullptr;
-    call_gpu(job_, cuda_.device(), [&] { from = device_pointer(cuda_.device(), shadow.accumulator); });
-    std::vector<SliceAddend> addends;
-    uint64_t additions = 0;
-    for (uint64_t first = 0; first < mine.numel; first += in_stripe) {
-        const Stripe &stripe = shadow.stripes[first / in_stripe];
-        if (stripe.generation < generation()) {
-            continue;
-        }
-        const uint64_t count = std::min(in_stripe, mine.numel - first);
-        if (!addends.empty() && addends.back().first + addends.back().count == first) {
-            addends.back().count += count;
-        } else {
-            addends.push_back({mine, first, count, from + first * sum_size(mine.gradient_type, mine.summation)});
-        }
-        additions = std::max<uint64_t>(additions, stripe.addends);
-    }
-    if (!addends.empty()) {
-        addends.front().additions = additions;
-    }
-    const uint64_t work = begin_tracked(
-        Call::Sync, shard,
-        formatted("the adding of what came through host memory to {}", description_of(Call::Sync, shard)));
-    enqueue(Call::Sync, [&] {
-        cuda_.add_sums(addends, cuda_.device().own_stream());
-        cuda_.pending_work().track(work, cuda_.device().own_stream());
-    });
-}
-
-void GpuOperations::convert_exact_sums(const Shard &shard, const GpuSliceState &state) {
-    RemoteSlice mine = shard.slice(shard.own_index());
-    mine.exponent = exponent_for_sums_of(shard);
-    const uint64_t work = begin_tracked(
-        Call::Sync, shard, formatted("the conversion of exact sums to f32 in {}", description_of(Call::Sync, shard)));
-    enqueue(Call::Sync, [&] {
-        cuda_.convert_exact_sums(mine, *state.totals, cuda_.device().own_stream());
-        cuda_.pending_work().track(work, cuda_.device().own_stream());
-    });
-}
-
-// Ends sums that the GPU has converted. It alone has counted some of the gradients, so too many of them are noticed only here.
-void GpuOperations::end_exact_sums_of(Shard &shard) {
-    ExactTotals totals{};
-    if (const GpuSliceState *const state = slice_state_of(shard)) {
-        std::memcpy(&totals, state->totals->start(), sizeof(totals));
-    }
-    end_exact_sums(shard, generation(), {same_bits<double>(totals.largest), totals.clamped, totals.additions}, job_,
-                   counters_);
 }
 
 }  // namespace odc

@@ -2,6 +2,8 @@
 // Shards in GPU memory: the host waits for owners to publish, and leaves copies and additions to the caller's streams.
 #pragma once
 
+#include <functional>
+
 #include "core/gpu_memory.h"
 #include "core/job.h"
 #include "core/operation.h"
@@ -45,8 +47,6 @@ public:
 
 private:
     template <class Body>
-    void enqueue(Call call, Body body);
-    template <class Body>
     void enqueue_tracked(const Operation &operation, Body body);
     uint64_t begin_tracked(Call call, const Shard &shard, const std::string &description);
     void check_buffer(const Operation &operation);
@@ -62,17 +62,18 @@ private:
     void add(Operation &operation, Operation::ScatterAdd &addition, Job::Wait &wait);
     void add_directly(Operation &operation);
     void add_by_staging_proxy(Operation &operation, uint64_t index, Job::Wait &wait);
-    template <class Ready>
-    void wait_for_staging(Job::Wait &wait, const Ready &ready);
+    void wait_for_staging(Job::Wait &wait, const std::function<bool()> &ready);
     void check_staging();
     void await_gets();
 
+    // gpu_sync.cc
     void drain();
     std::string unfinished_work();
     void note_wait();
     void reduce_shadow(const Shard &shard);
     void convert_exact_sums(const Shard &shard, const GpuSliceState &state);
     void end_exact_sums_of(Shard &shard);
+
     int exponent_for_sums_of(const Shard &shard) const;
     void leak();
     uint64_t generation() const { return job_.minibatch() + 1; }

@@ -108,7 +108,7 @@ heavy=$(awk -v most="$kMostHeaders" '
 
 # The contract names neither GPUs nor the fabric, but where these meet it:
 meet_them=(
-    gpu_operations gpu_memory gpu_call # the engine of GPU memory
+    gpu_operations gpu_sync gpu_memory gpu_call # the engine of GPU memory
     engines                            # which engines there are
     control_channel remote_memory      # all that the contract asks of other hosts
     claims                             # a request that another host answers
