@@ -12,6 +12,9 @@ set -eu
 takes 0 $# "$@"
 cd "$(dirname "$0")/.."
 
+# shellcheck source=tests/harness/bytecode.sh
+. tests/harness/bytecode.sh
+
 bin=$PWD/build/python/bin
 case ${1-} in
 '')

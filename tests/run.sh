@@ -36,6 +36,8 @@ fi
 . tests/harness/tiers.sh
 # shellcheck source=tests/harness/compiler_cache.sh
 . tests/harness/compiler_cache.sh
+# shellcheck source=tests/harness/bytecode.sh
+. tests/harness/bytecode.sh
 
 if [ $tier = named ]; then
     tier_named "$@" || exit 2

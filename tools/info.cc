@@ -142,7 +142,7 @@ std::map<std::string, std::string> unread_variables(const std::vector<Setting> &
                           std::any_of(kOthersPrefixes.begin(), kOthersPrefixes.end(),
                                       [&](std::string_view prefix) { return name.starts_with(prefix); });
         if (!read) {
-            unread[name] = name + " is set, but nothing reads it" + did_you_mean(name, names);
+            unread[name] = fmt::format("{} is set, but nothing reads it{}", name, did_you_mean(name, names));
         }
     }
     return unread;
@@ -181,7 +181,8 @@ void print_json(const std::vector<Transport> &transports, const Settings &settin
 void print_transports(const std::vector<Transport> &transports) {
     fmt::print("{}\nfrom {}\n\ntransports, most wanted first:\n", odc_build(), library_path());
     for (const Transport &row : transports) {
-        fmt::print("  {:<8} {}\n", row.name, row.why_not.empty() ? "ready" : "unavailable: " + row.why_not);
+        fmt::print("  {:<8} {}\n", row.name,
+                   row.why_not.empty() ? "ready" : fmt::format("unavailable: {}", row.why_not));
     }
 }
 

@@ -116,7 +116,7 @@ static int asks_to_end(object *callable) {
 }
 
 /* Runs the handlers of signals, in the main thread; `callable` may be NULL. */
-int odc_look(void *callable) {
+int odc_interrupted(void *callable) {
     int end = 0;
     if (Py_IsInitialized()) {
         const int state = PyGILState_Ensure();
@@ -132,7 +132,7 @@ int odc_look(void *callable) {
     return end;
 }
 
-int odc_exchange(void *callable, const void *mine, void *all, size_t bytes) {
+int odc_all_gather(void *callable, const void *mine, void *all, size_t bytes) {
     int end = 1;
     if (Py_IsInitialized()) {
         const int state = PyGILState_Ensure();
@@ -146,7 +146,7 @@ int odc_exchange(void *callable, const void *mine, void *all, size_t bytes) {
     return end;
 }
 
-void odc_tell(void *callable, int32_t level, const char *line) {
+void odc_log(void *callable, int32_t level, const char *line) {
     if (Py_IsInitialized()) {
         const int state = PyGILState_Ensure();
         object *const outer = set_aside();

@@ -121,8 +121,8 @@ ODC_API void odc_destroy(odc_context *context);
 /* All listed ranks register the same description in the same minibatch, in any order. With ODC_SUM_EXACT (f32, bf16, f16) the
  * sums' bits depend on the gradients only, not on order, ranks, hosts, slices or memory: they are 64-bit integers in units of
  * largest / 2^51, of which sync makes f32 in place. A minibatch's `largest` is 64 times the largest sum of the one before: it falls by
- * half at a time, but is never above 2^20 times that. What is not below is added as the largest there is, counted in odc_stats, logged,
- * and raises the next one 64 times. What is not finite in f32 reads NaN. After more than 4,096 additions the owner's sync aborts. */
+ * half at a time, but is never above 2^20 times that. A gradient not below `largest` is added as the value just below, counted in
+ * odc_stats, logged, and makes the next `largest` 64 times this one. What is not finite in f32 reads NaN. After more than 4,096 additions the owner's sync aborts. */
 typedef struct odc_shard_desc {
     uint64_t struct_size;
     const char *name;         /* 1..255 bytes, copied; unique among this context's registered shards */
@@ -300,18 +300,18 @@ typedef struct odc_setting {
 } odc_setting;
 ODC_API odc_status odc_get_transport(size_t index, odc_transport *out);
 ODC_API odc_status odc_get_setting(size_t index, odc_setting *out);
-/* This machine, or the one that hwloc recorded in `file` (NULL: this one, or ODC_TOPOLOGY_XML's), and its paths with
- * odc_route's fields, as JSON (a GPU's path of access "none" names the nearest NIC; "unmet_requirement": why ODC_REQUIRE would
+/* This machine, or the one that hwloc recorded in `file` (NULL: this one, or ODC_TOPOLOGY_XML's), and its routes with
+ * odc_route's fields, as JSON (a GPU's route of access "none" names the nearest NIC; "unmet_requirement": why ODC_REQUIRE would
  * refuse it, or null); in *xml, unless NULL, a record of this machine. Valid until this thread's next call. */
 ODC_API odc_status odc_get_topology(const char *file, const char **json, const char **xml);
-/* The path to a rank's memory of one kind (odc_memory); its strings live as long as the context. */
+/* The route to a rank's memory of one kind (odc_memory); its strings live as long as the context. */
 typedef struct odc_route {
     uint64_t struct_size;
-    const char *transport; /* "cuda", "shm", "fabric"; NULL: there is no path */
+    const char *transport; /* "cuda", "shm", "fabric"; NULL: there is no route */
     const char *provider, *nic, *peer_nic; /* libfabric's; the NICs at both ends; NULL inside a host */
-    const char *why;       /* why it is this path, or none */
+    const char *why;       /* why it is this route, or none */
     const char *why_not;   /* why the other transports are not used; "": there is no reason to give */
-    const char *access; /* how gathers read: "direct", or "staged" in the library's buffers; "none": there is no path */
+    const char *access; /* how gathers read: "direct", or "staged" in the library's buffers; "none": there is no route */
 } odc_route;
 ODC_API odc_status odc_get_route(const odc_context *context, int32_t rank, int32_t memory, odc_route *out);
 #ifdef __cplusplus

@@ -78,9 +78,9 @@ enum class Reduction : int32_t { Sum = ODC_SUM, Max = ODC_MAX };
 using Stats = odc_stats;
 using PeerStats = odc_peer_stats;
 
-// The path to a rank's memory of one kind.
+// The route to a rank's memory of one kind.
 struct Route {
-    std::string transport;                // "cuda", "shm", "fabric"; "": there is no path
+    std::string transport;                // "cuda", "shm", "fabric"; "": there is no route
     std::string provider, nic, peer_nic;  // libfabric's, and the NICs at both ends; "" inside a host
     std::string why, why_not;             // why it was chosen; why the other transports were not
     std::string access;                   // how gathers read: "direct", "staged" or "none"

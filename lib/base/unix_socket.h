@@ -20,8 +20,9 @@ struct MessageFds {
     std::vector<Fd> fds;
     bool cut = false;  // some descriptors were dropped: this process has too many open
 };
-// As recvmsg, but a peer's last message comes before its end: one that closed before reading our message resets the connection first,
-// and Linux tells the end of one that sends and closes between its looks at the queue and at the connection.
+// As recvmsg, but never tells of a peer's end before its last message. Linux does: where the peer closed before it had read our
+// message, it resets the connection first; and recvmsg looks at the queue, then at the connection, and a peer may send and close
+// between.
 ssize_t receive_with_fds(int socket, void *message, size_t bytes, MessageFds *out);
 
 }  // namespace odc

@@ -27,7 +27,7 @@ public:
     virtual std::vector<int> liveness_fds() const { return {}; }
 };
 
-// The `deadline` of all rounds must outlive the exchange.
+// The `deadline` of all rounds must outlive the all-gather.
 
 // Rank 0 listens at `endpoint` ("host:port", "[v6]:port"); the others prove that they know `secret`, which is not empty
 // (HMAC challenge-response in both directions), before anything of theirs is believed. After sodium_init.

@@ -32,7 +32,7 @@ struct Pmix {
     decltype(&PMIx_Error_string) error_string;
 };
 
-std::atomic<int> open_exchanges = 0;
+std::atomic<int> open_allgathers = 0;
 
 constexpr int64_t kLeaveMs = 500;  // for the others to come to the fence of a rank that leaves
 
@@ -76,7 +76,7 @@ public:
     // Launchers report who leaves without it as crashed, which is right for a process that exits while another of its
     // threads is in odc_init: finalizing then, mpirun waits forever. A forked child leaves the connection to its parent.
     void finalize() const {
-        if (getpid() == pid_ && open_exchanges == 0) {
+        if (getpid() == pid_ && open_allgathers == 0) {
             pmix_.finalize(nullptr, 0);
         }
     }
@@ -187,9 +187,9 @@ class PmixAllgather : public Allgather {
 public:
     PmixAllgather(int rank, int size, const Deadline &deadline)
         : rank_(rank), size_(size), deadline_(deadline), rendezvous_(next_rendezvous()) {
-        ++open_exchanges;
+        ++open_allgathers;
     }
-    ~PmixAllgather() override { --open_exchanges; }
+    ~PmixAllgather() override { --open_allgathers; }
     PmixAllgather(const PmixAllgather &) = delete;
     PmixAllgather &operator=(const PmixAllgather &) = delete;
 

@@ -96,9 +96,9 @@ std::unique_ptr<Arena> make_arena(const Rendezvous &rendezvous, const Cuda *cuda
 
 // Hands in the exception that is being handled. Not part of join's frame, nor is introduce: peer infos are large, and threads that
 // call odc_init may have small stacks.
-[[gnu::noinline]] void hand_in_join_error(Allgather &exchange) {
+[[gnu::noinline]] void hand_in_join_error(Allgather &allgather) {
     try {
-        exchange.all_gather(join_error_of(current_error()));
+        allgather.all_gather(join_error_of(current_error()));
     } catch (const Error &) {
         // The caller reads the first error.
     }
@@ -106,21 +106,21 @@ std::unique_ptr<Arena> make_arena(const Rendezvous &rendezvous, const Cuda *cuda
 
 // If `body` fails, the other ranks, which would wait for this one, learn why it does not come.
 template <class Body>
-void or_hand_in_join_error(Allgather *exchange, Body body) {
+void or_hand_in_join_error(Allgather *allgather, Body body) {
     try {
         body();
     } catch (const std::exception &) {
-        if (exchange != nullptr) {
-            hand_in_join_error(*exchange);
+        if (allgather != nullptr) {
+            hand_in_join_error(*allgather);
         }
         throw;
     }
 }
 
 // Round 1: hands in this rank's peer info and checks every rank's.
-[[gnu::noinline]] std::vector<IdentityInfo> introduce(Allgather &exchange, IdentityInfo mine) {
+[[gnu::noinline]] std::vector<IdentityInfo> introduce(Allgather &allgather, IdentityInfo mine) {
     randombytes_buf(mine.nonce, sizeof(mine.nonce));
-    const std::vector<PeerInfo> infos = exchange.all_gather(peer_info_of(mine));
+    const std::vector<PeerInfo> infos = allgather.all_gather(peer_info_of(mine));
     check_join_errors(infos);
     std::vector<IdentityInfo> all;
     for (int rank = 0; rank < mine.size; ++rank) {
@@ -225,29 +225,29 @@ Membership join(const odc_config &config, Log &log) {
     const JobConfig job_config = job_config_of(config, launch, log);
     const Deadline deadline(job_config.timeout_ms, job_config.interrupted, job_config.interrupted_arg, &log);
     log.info("joins {}", rendezvous.way());
-    const std::unique_ptr<Allgather> exchange = open_exchange(rendezvous, deadline);
+    const std::unique_ptr<Allgather> allgather = open_allgather(rendezvous, deadline);
     std::unique_ptr<Cuda> cuda;
     std::unique_ptr<Arena> arena;
     IdentityInfo mine{};
-    or_hand_in_join_error(exchange.get(), [&] {
+    or_hand_in_join_error(allgather.get(), [&] {
         check_settings();
         cuda = open_gpu(config);
-        arena = make_arena(rendezvous, cuda.get(), node_cache_limit(exchange.get()));
+        arena = make_arena(rendezvous, cuda.get(), node_cache_limit(allgather.get()));
         mine = identity_of(rendezvous, cuda.get());
     });
 
     const std::vector<IdentityInfo> infos =
-        exchange ? introduce(*exchange, mine) : std::vector<IdentityInfo>(static_cast<size_t>(launch.size), mine);
+        allgather ? introduce(*allgather, mine) : std::vector<IdentityInfo>(static_cast<size_t>(launch.size), mine);
     Membership membership = divide(job_config, infos);
     membership.cuda = std::move(cuda);
-    if (exchange) {
+    if (allgather) {
         log.info("knows after {} that the job has {}", waited(deadline), counted(membership.hosts.size(), "host"));
     }
     LocalGroup group{launch.job, membership.hosts[membership.own().host_index], launch.rank, launch.size, {}, {}};
-    if (exchange) {
+    if (allgather) {
         const IdentityInfo &leader = infos[static_cast<size_t>(group.ranks[0])];
         group.name = hex(leader.nonce, sizeof(leader.nonce));
-        group.liveness_fds = exchange->liveness_fds();
+        group.liveness_fds = allgather->liveness_fds();
         group.named_by = rendezvous.named_by;
     }
 
@@ -258,12 +258,12 @@ Membership join(const odc_config &config, Log &log) {
             join_host(membership, group, std::move(arena), deadline);
         } catch (const std::exception &) {
             if (membership.hosts.size() > 1) {
-                fail_everywhere(*exchange, current_error(), deadline);
+                fail_everywhere(*allgather, current_error(), deadline);
             }
             throw;
         }
         log.info("has met {} of this host after {}", counted(group.ranks.size() - 1, "other rank"), waited(deadline));
-        choose_routes(membership, infos, exchange.get(), deadline);
+        choose_routes(membership, infos, allgather.get(), deadline);
     } catch (const std::exception &error) {
         // Peers that have this rank's memory already read there why it does not come.
         record_departure(*block, launch.rank, error.what());

@@ -19,13 +19,13 @@ constexpr uint64_t kMostBytes = uint64_t{1} << 60;
 
 }  // namespace
 
-NodeCacheLimit node_cache_limit(const Allgather *exchange) {
+NodeCacheLimit node_cache_limit(const Allgather *allgather) {
     const std::string text = setting(Setting::kNodeCache);
     if (text == "off") {
         return {NodeCacheLimit::Kind::Off, 0};
     }
     if (text == "auto") {
-        return {NodeCacheLimit::Kind::Auto, exchange != nullptr ? available_memory() / kPartOfMemory : 0};
+        return {NodeCacheLimit::Kind::Auto, allgather != nullptr ? available_memory() / kPartOfMemory : 0};
     }
     uint64_t bytes = 0;
     const char *end = text.data() + text.size();

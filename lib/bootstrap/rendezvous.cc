@@ -116,7 +116,7 @@ Rendezvous find_rendezvous(const odc_config &config, Log &log) {
     return found;
 }
 
-std::unique_ptr<Allgather> open_exchange(const Rendezvous &rendezvous, const Deadline &deadline) {
+std::unique_ptr<Allgather> open_allgather(const Rendezvous &rendezvous, const Deadline &deadline) {
     const LaunchInfo &launch = rendezvous.launch;
     if (launch.size == 1 || rendezvous.by_name()) {
         return nullptr;

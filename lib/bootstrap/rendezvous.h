@@ -23,7 +23,7 @@ struct Rendezvous {
     std::string host;      // as errors show it
     std::string named_by;  // what gave the identity: "ODC_HOST_ID=\"a\"", "config.host \"a\""; empty: the machine
 
-    // All ranks are on this host and meet under `launch.job`, without an exchange.
+    // All ranks are on this host and meet under `launch.job`, without an all-gather.
     bool by_name() const;
     // "job \"a\" of 8 ranks at host:port", for the log.
     std::string way() const;
@@ -34,6 +34,6 @@ struct Rendezvous {
 Rendezvous find_rendezvous(const odc_config &config, Log &log);
 
 // NULL where there is nobody to exchange peer infos with, or no need to. `deadline` must outlive it.
-std::unique_ptr<Allgather> open_exchange(const Rendezvous &rendezvous, const Deadline &deadline);
+std::unique_ptr<Allgather> open_allgather(const Rendezvous &rendezvous, const Deadline &deadline);
 
 }  // namespace odc

@@ -8,7 +8,7 @@
 //                                        ◄─────────      Reply: welcome, or refused and closed
 //   and in each round
 //     Entry (peer info, at once in round 1)   ─────────►
-//                                        ◄─────────      Reply: all peer infos, or why the ranks did not meet
+//                                        ◄─────────      Reply: all peer infos, or why they cannot join
 //                                        ◄─────────      Reply: all ranks were handed them, or why not
 //
 // The MACs of entries and replies have a key made from the secret and both nonces, and the round's number in them, so
@@ -80,7 +80,7 @@ inline Mac entry_mac(const Mac &session, uint32_t round, const PeerInfo &info) {
     return mac_of(bytes_of(session), "odc rank hands in", bytes_of(round), bytes_of(info));
 }
 
-// Why the ranks did not meet is true in every round: it may be said between two.
+// kFailed holds for every round, and may be sent between two.
 inline Mac reply_mac(const Mac &session, uint32_t round, ReplyKind kind, std::string_view payload) {
     const uint32_t bound = kind == ReplyKind::kFailed ? 0 : round;
     return mac_of(bytes_of(session), bytes_of(kind), bytes_of(bound), payload);

@@ -88,12 +88,12 @@ RankDescriptor describe(const Membership &membership, const std::vector<Identity
 }
 
 // Round 2: every rank's NICs.
-void exchange_nics(Allgather &exchange, LocalNics &local, const ProbePorts &probe_ports, int rank,
+void exchange_nics(Allgather &allgather, LocalNics &local, const ProbePorts &probe_ports, int rank,
                    std::vector<Neighbour> &all) {
     NicInfo mine{layout_magic(Layout::Nics), rank, static_cast<uint32_t>(local.found.nics.size()), {}, probe_ports, {}};
     std::copy(local.found.nics.begin(), local.found.nics.end(), mine.nics.begin());
     put(mine.why_no_fabric, local.why_no_fabric);
-    const std::vector<PeerInfo> infos = exchange.all_gather(peer_info_of(mine));
+    const std::vector<PeerInfo> infos = allgather.all_gather(peer_info_of(mine));
     check_join_errors(infos);
     for (Neighbour &one : all) {
         RankDescriptor &descriptor = one.descriptor;
@@ -160,9 +160,9 @@ UnreachableInfo probe_routes(ReachabilityProbe &probe, const Membership &members
 }
 
 // Round 3: exchanges which routes lead nowhere. Returns whether none does; otherwise it is held again, with other routes.
-bool all_answered(Allgather &exchange, const UnreachableInfo &mine, const Membership &membership,
+bool all_answered(Allgather &allgather, const UnreachableInfo &mine, const Membership &membership,
                   std::vector<Neighbour> &all) {
-    const std::vector<PeerInfo> infos = exchange.all_gather(peer_info_of(mine));
+    const std::vector<PeerInfo> infos = allgather.all_gather(peer_info_of(mine));
     check_join_errors(infos);
     bool all_answer = true;
     for (int rank = 0; rank < membership.config.size; ++rank) {
@@ -278,8 +278,8 @@ EndpointInfo endpoint_info_of(const Membership &membership, const UsedNics &used
 }
 
 // Round 4: every rank's endpoints.
-std::vector<EndpointInfo> exchange_endpoints(Allgather &exchange, const EndpointInfo &mine) {
-    const std::vector<PeerInfo> infos = exchange.all_gather(peer_info_of(mine));
+std::vector<EndpointInfo> exchange_endpoints(Allgather &allgather, const EndpointInfo &mine) {
+    const std::vector<PeerInfo> infos = allgather.all_gather(peer_info_of(mine));
     check_join_errors(infos);
     std::vector<EndpointInfo> all;
     for (size_t rank = 0; rank < infos.size(); ++rank) {
@@ -317,9 +317,9 @@ void start_fabric(Membership &membership, const std::vector<EndpointInfo> &infos
 }
 
 // Round 5: every rank can receive control messages now.
-void meet_ready(Allgather &exchange, int rank) {
+void meet_ready(Allgather &allgather, int rank) {
     const std::vector<PeerInfo> infos =
-        exchange.all_gather(peer_info_of(ReadyInfo{layout_magic(Layout::Ready), rank, 0}));
+        allgather.all_gather(peer_info_of(ReadyInfo{layout_magic(Layout::Ready), rank, 0}));
     check_join_errors(infos);
     for (size_t other = 0; other < infos.size(); ++other) {
         check_ready(infos[other], static_cast<int>(other));
@@ -327,11 +327,11 @@ void meet_ready(Allgather &exchange, int rank) {
 }
 
 template <class Body>
-void or_fail_everywhere(Allgather &exchange, const Deadline &deadline, Body body) {
+void or_fail_everywhere(Allgather &allgather, const Deadline &deadline, Body body) {
     try {
         body();
     } catch (const std::exception &) {
-        fail_everywhere(exchange, current_error(), deadline);
+        fail_everywhere(allgather, current_error(), deadline);
     }
 }
 
@@ -394,33 +394,33 @@ void share_node_cache(Membership &membership) {
 
 // Its peer infos would make odc_init need 11 KiB more of the stack on one host, too.
 [[gnu::noinline]] void connect_hosts(Membership &membership, std::vector<Neighbour> &all, LocalNics &local,
-                                     Allgather &exchange, const Deadline &deadline) {
+                                     Allgather &allgather, const Deadline &deadline) {
     std::optional<ReachabilityProbe> probe;
     UnreachableInfo unreachable{};
     UsedNics used;
     EndpointInfo mine{};
-    or_fail_everywhere(exchange, deadline, [&] {
+    or_fail_everywhere(allgather, deadline, [&] {
         check_descriptors(membership);
         local = find_local_nics(local.options, membership.cuda.get());
         probe.emplace(local.found);
     });
-    exchange_nics(exchange, local, probe->probe_ports(), membership.config.rank, all);
+    exchange_nics(allgather, local, probe->probe_ports(), membership.config.rank, all);
     do {
-        or_fail_everywhere(exchange, deadline, [&] {
+        or_fail_everywhere(allgather, deadline, [&] {
             judge(membership, all, local);
             unreachable = probe_routes(*probe, membership, all, deadline);
         });
-    } while (!all_answered(exchange, unreachable, membership, all));
+    } while (!all_answered(allgather, unreachable, membership, all));
     probe.reset();
-    or_fail_everywhere(exchange, deadline, [&] {
+    or_fail_everywhere(allgather, deadline, [&] {
         used = nics_used_by(membership, all[static_cast<size_t>(membership.config.rank)].descriptor.nics);
         mine = endpoint_info_of(membership, used, open_endpoints(membership, used, deadline));
     });
-    const std::vector<EndpointInfo> endpoints = exchange_endpoints(exchange, mine);
+    const std::vector<EndpointInfo> endpoints = exchange_endpoints(allgather, mine);
     for (Neighbour &one : all) {
         one.descriptor.why_no_gpu_direct = endpoints[static_cast<size_t>(one.descriptor.rank)].why_no_gpu_direct;
     }
-    or_fail_everywhere(exchange, deadline, [&] {
+    or_fail_everywhere(allgather, deadline, [&] {
         start_fabric(membership, endpoints, used);
         try {
             join_gpus(membership, all, local.options, deadline);
@@ -430,12 +430,12 @@ void share_node_cache(Membership &membership) {
             throw;
         }
     });
-    meet_ready(exchange, membership.config.rank);
+    meet_ready(allgather, membership.config.rank);
 }
 
 }  // namespace
 
-void choose_routes(Membership &membership, const std::vector<IdentityInfo> &infos, Allgather *exchange,
+void choose_routes(Membership &membership, const std::vector<IdentityInfo> &infos, Allgather *allgather,
                    const Deadline &deadline) {
     std::vector<Neighbour> all;
     for (int rank = 0; rank < membership.config.size; ++rank) {
@@ -443,7 +443,7 @@ void choose_routes(Membership &membership, const std::vector<IdentityInfo> &info
     }
     LocalNics local{read_route_options(), {}, {}, {}};
     if (membership.hosts.size() > 1) {
-        connect_hosts(membership, all, local, *exchange, deadline);
+        connect_hosts(membership, all, local, *allgather, deadline);
     } else {
         judge(membership, all, local);
         join_gpus(membership, all, local.options, deadline);
@@ -454,17 +454,17 @@ void choose_routes(Membership &membership, const std::vector<IdentityInfo> &info
     }
 }
 
-void fail_everywhere(Allgather &exchange, const Error &error, const Deadline &deadline) {
+void fail_everywhere(Allgather &allgather, const Error &error, const Deadline &deadline) {
     const bool is_rendezvous = error.status() == ODC_ERROR_RENDEZVOUS;
     try {
         if (is_rendezvous) {
-            check_join_errors(exchange.all_gather(join_error_of(error)));
+            check_join_errors(allgather.all_gather(join_error_of(error)));
         } else {
-            exchange.leave(join_error_of(error));
+            allgather.leave(join_error_of(error));
         }
     } catch (const Error &others) {
         // The error of the rank that failed first says more than this rank's, which followed from it. After the deadline
-        // the exchange has no such error.
+        // the all-gather has no such error.
         if (is_rendezvous && others.status() == ODC_ERROR_RENDEZVOUS && !deadline.over()) {
             throw;
         }

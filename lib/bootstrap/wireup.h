@@ -12,12 +12,12 @@ namespace odc {
 
 struct Membership;
 
-// Fills in the routes, and the peers of other hosts. `infos`: of round 1. `exchange`: NULL where there was none.
-void choose_routes(Membership &membership, const std::vector<IdentityInfo> &infos, Allgather *exchange,
+// Fills in the routes, and the peers of other hosts. `infos`: of round 1. `allgather`: NULL where there was none.
+void choose_routes(Membership &membership, const std::vector<IdentityInfo> &infos, Allgather *allgather,
                    const Deadline &deadline);
 
 // Takes the place of the next round: tells the ranks of other hosts why this one does not come. Throws `error`, or the error
 // of the rank that failed first.
-[[noreturn]] void fail_everywhere(Allgather &exchange, const Error &error, const Deadline &deadline);
+[[noreturn]] void fail_everywhere(Allgather &allgather, const Error &error, const Deadline &deadline);
 
 }  // namespace odc

@@ -39,7 +39,7 @@ Engine &Engines::engine_for(const Description &description) const {
         const bool listed = ranks.empty() || std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
         if (listed && choice.transport.empty()) {
             fail(ODC_ERROR_UNSUPPORTED,
-                 "shard \"{}\" is to be in GPU memory, but from {} there is no path to that of {}: {}",
+                 "shard \"{}\" is to be in GPU memory, but from {} there is no route to that of {}: {}",
                  description.name, job_.who(job_.rank()), job_.who(rank), choice.why);
         }
     }

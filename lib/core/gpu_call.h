@@ -42,9 +42,9 @@ void enqueue(Job &job, const CudaDevice &device, Call call, Body body) {
 struct GpuSliceState : EngineState {
     cuda::Event published = nullptr;  // recorded behind the slice's publish, for this rank's other streams
     cuda::Address word = 0;           // of the record's `published`, for streams
-    uint64_t reduced = 0;             // minibatch + 1: the shadow's sums are on their way to the GPU's
+    uint64_t reduced = 0;             // the generation whose shadow's sums are on their way to the GPU's
     // For exact sums only:
-    uint64_t converting = 0;               // minibatch + 1: they are becoming f32
+    uint64_t converting = 0;               // the generation whose sums are becoming f32
     const PinnedMemory *totals = nullptr;  // a copy of their ExactTotals, when they have
 };
 // NULL: the own slice is empty.

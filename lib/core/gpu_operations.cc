@@ -401,12 +401,12 @@ void GpuOperations::add_directly(Operation &operation) {
     const Shard &shard = *operation.shard;
     const int exponent = exponent_for_sums_of(shard);
     std::vector<SliceAddend> addends;
-    auto reach = AddScope::OwnGpu;
+    auto scope = AddScope::OwnGpu;
     for (uint64_t i = 0; i < shard.owners(); ++i) {
         const uint64_t index = (shard.own_index() + i) % shard.owners();
         if (shard.slices().numel(index) > 0 && !shard.is_staged(index)) {
             if (cuda_.is_other(job_.block(shard.owner(index)).gpu)) {
-                reach = AddScope::SeveralGpus;
+                scope = AddScope::SeveralGpus;
             }
             RemoteSlice to = shard.slice(index);
             to.exponent = exponent;
@@ -414,7 +414,7 @@ void GpuOperations::add_directly(Operation &operation) {
         }
     }
     if (!addends.empty()) {
-        enqueue_tracked(operation, [&](cuda::Stream stream) { cuda_.add(addends, reach, stream); });
+        enqueue_tracked(operation, [&](cuda::Stream stream) { cuda_.add(addends, scope, stream); });
     }
 }
 

@@ -135,7 +135,7 @@ public:
     std::string difference(const ShardRecord &other, int other_rank, int rank) const;
 
     uint64_t registered = 0;  // minibatch
-    uint64_t published = 0;   // minibatch + 1
+    uint64_t published = 0;   // the last generation
     uint64_t finished = 0;    // likewise: this rank adds nothing more in this minibatch
     uint64_t number = 0;      // in the order of this rank's directory
     ExactState exact;

@@ -24,12 +24,12 @@ constexpr int kMostExponent = 127;
 constexpr bool is_exponent(int exponent) { return exponent >= kLeastExponent && exponent <= kMostExponent; }
 
 constexpr int kHeadroom = 6;  // bits between a minibatch's largest sum and the next one's largest addend
-// The exponent falls by one bit in a minibatch, as the next may be like the one before; what lies further above the largest sum
-// than this falls at once: with fewer bits left for the sums, they would be coarser than in f32.
+// The exponent falls by one bit a minibatch, as the next one may be like the one before. An exponent more than this above the
+// largest sum falls to it at once: with fewer bits left, sums would be coarser than in f32.
 constexpr int kMostExcess = 20;
 
-// What an owner publishes: the exponent that its sums of the minibatch before ask for. Of a slice without any the exponent is
-// kept, and counts only where all owners say so. The largest of all owners' is the shard's.
+// What an owner publishes: the exponent that its sums of the minibatch before ask for. An owner without sums votes to keep the
+// exponent, which counts only if all owners do. The largest vote is the shard's exponent.
 class ExponentVote {
 public:
     static constexpr ExponentVote of(int exponent) { return ExponentVote(clamped(exponent)); }

@@ -26,7 +26,7 @@ struct alignas(64) PartialSum {
     static constexpr int kCountBits = 20;  // a host has at most 2^16 ranks (kTreeLevels)
 
     std::atomic<uint64_t> finished;  // generation << kCountBits | how many ranks have counted themselves in
-    std::atomic<uint64_t> clamped;   // addends of exact sums that were, in this minibatch
+    std::atomic<uint64_t> clamped;   // addends of exact sums that were clamped in this minibatch
 
     Stripe *stripes() { return reinterpret_cast<Stripe *>(this + 1); }
     // Returns how many have counted themselves in for `generation` now.

@@ -329,7 +329,9 @@ std::vector<Allocation> Arena::allocate(const std::vector<uint64_t> &sizes) {
             unmap(base);
             give_back(made);
         } else {
-            free_.drop(taken.segment);  // it could not be mapped, so it is empty, and may be too large to map ever
+            free_.drop(
+                taken
+                    .segment);  // it could not be mapped, so nothing lies in it, and it may be too large for any later mapping
         }
         throw;
     }

@@ -49,7 +49,7 @@ struct RemoteSlice {
     MemoryKind memory = MemoryKind::Host;      // where the parameters and the accumulator are
     int32_t summation = 0;                     // ODC_SUM_EXACT or 0
     int32_t exponent = 0;                      // of exact sums, in the generation of an addition (exact_sum.h)
-    std::atomic<uint64_t> *clamped = nullptr;  // counts the addends of exact sums that were
+    std::atomic<uint64_t> *clamped = nullptr;  // counts the addends of exact sums that were clamped
     // For additions. 0: a gradient is added. Else sums of this many gradients (1 if nobody counts them) in the type in which the
     // owner sums; `were_clamped` of their addends were clamped.
     uint32_t addends = 0;

@@ -15,7 +15,7 @@ ours=$(sed -n 's/^#define ODC_LAYOUT_VERSION //p' "$ODC_SOURCE_DIR/lib/base/layo
 theirs=4000000000
 export ODC_TIMEOUT_MS=20000
 
-# both_said NAME OF: what each rank said, in $work/said.RANK, names both versions OF what differs first.
+# both_said NAME: what each rank said, in $work/said.RANK, names both versions.
 both_said() {
     local rank version
     for rank in 0 1; do
@@ -23,16 +23,16 @@ both_said() {
         for version in "$ours" "$theirs"; do
             contains "$said" "version $version"
         done
-        contains "$said" " of $2"
+        contains "$said" " of libodc's shared layout"
         contains "$said" "give all ranks the same libodc"
         echo "$1, rank $rank: $said"
     done
 }
 
-# refuse NAME OF VARIABLE=VALUE... [-- ARGUMENT OF join]: rank 1 is of the other build; both ranks fail.
+# refuse NAME VARIABLE=VALUE... [-- ARGUMENT OF join]: rank 1 is of the other build; both ranks fail.
 refuse() {
-    local name=$1 of=$2 first variables=(ODC_SIZE=2)
-    shift 2
+    local name=$1 first variables=(ODC_SIZE=2)
+    shift
     while [ $# -gt 0 ] && [ "$1" != -- ]; do
         variables+=("$1")
         shift
@@ -44,14 +44,14 @@ refuse() {
     echo "$err" >"$work/said.1"
     wait "$first"
     same $? 1
-    both_said "$name" "$of"
+    both_said "$name"
 }
 
-refuse "by name" "the rendezvous protocol" ODC_JOB="layout-$unique"
+refuse "by name" ODC_JOB="layout-$unique"
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-refuse "over TCP" "the rendezvous protocol" ODC_JOB="layout-tcp-$unique" ODC_RENDEZVOUS="127.0.0.1:$port" ODC_SECRET="a secret of this test"
+refuse "over TCP" ODC_JOB="layout-tcp-$unique" ODC_RENDEZVOUS="127.0.0.1:$port" ODC_SECRET="a secret of this test"
 mkdir "$work/meet"
-refuse "by the program's all-gather" "libodc's shared layout" -- "$work/meet"
+refuse "by the program's all-gather" -- "$work/meet"
 
 mpirun=$(find_launcher "Open MPI\|OpenRTE" mpirun.openmpi mpirun)
 if [ -z "$mpirun" ]; then
@@ -65,7 +65,7 @@ else
     expect 0 "$mpirun" -n 2 sh -c 'export OMPI_COMM_WORLD_LOCAL_SIZE=1
         [ "$OMPI_COMM_WORLD_RANK" = 0 ] || export LD_LIBRARY_PATH="$2/next_layout"
         ! "$2/join" >"$1/said.$OMPI_COMM_WORLD_RANK" 2>&1' sh "$work" "$programs"
-    both_said "by PMIx" "libodc's shared layout"
+    both_said "by PMIx"
 fi
 
 [ "$failures" -eq 0 ]

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Processes that do not belong to the job: without the secret or with a wrong one, garbage and silence at rank 0's port or
- * name, another program in rank 0's place. None of them keeps the ranks from meeting, and the error for missing ranks mentions
+ * name, another program in rank 0's place. None of them keeps the ranks from joining, and the error for missing ranks mentions
  * them. */
 #include "rendezvous.h"
 

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { HOLDER, OWNER, READER, KILLER, MATE, RANKS, OF_READERS_HOST = 3 };
+enum { HOLDER, OWNER, READER, KILLER, PEER, RANKS, OF_READERS_HOST = 3 };
 enum { TIMEOUT_MS = 120000 }; /* ODC_SILENCE_MS counts up to half of it */
 enum { SMALL = 1000, LARGE = 1 << 20, NUMEL = LARGE + (RANKS - 1) * SMALL };
 enum { LONG_SLICE = LARGE * 4, LINK_BYTES = LONG_SLICE / 4, CHUNK = 512 << 10 };
@@ -193,7 +193,7 @@ static void the_death_of_the_reader_is_told(void **state) {
 
 static void the_death_of_a_rank_without_a_part_is_told(void **state) {
     (void)state;
-    run_deaths(__func__, MATE);
+    run_deaths(__func__, PEER);
 }
 
 int main(void) {

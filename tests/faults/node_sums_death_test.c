@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { HOLDER, OWNER, SENDER, KILLER, MATE, RANKS };
+enum { HOLDER, OWNER, SENDER, KILLER, PEER, RANKS };
 enum { TIMEOUT_MS = 120000 }; /* ODC_SILENCE_MS counts up to half of it */
 enum { SMALL = 1000, LARGE = 1 << 20, NUMEL = LARGE + (RANKS - 1) * SMALL };
 enum { SUMS = (LARGE + SMALL) * 4, LINK_BYTES = LARGE }; /* bytes of the other host's slices; a quarter of them */
@@ -139,7 +139,7 @@ static void the_death_of_the_sender_is_told(void **state) {
 
 static void the_death_of_a_rank_without_a_part_is_told(void **state) {
     (void)state;
-    run_deaths(__func__, MATE);
+    run_deaths(__func__, PEER);
 }
 
 int main(void) {

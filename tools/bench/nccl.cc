@@ -53,7 +53,7 @@ Library load() {
         const char *why = dlerror();
         throw Exit{1, fmt::format("--peer nccl: {}; NCCL is optional: install libnccl2, or the wheel nvidia-nccl-cu13 "
                                   "and let ODC_NCCL name its nvidia/nccl/lib/libnccl.so.2",
-                                  why != nullptr ? why : file + " cannot be loaded")};
+                                  why != nullptr ? why : fmt::format("{} cannot be loaded", file))};
     }
     Library library{};
     get(opened, "ncclGetVersion", library.get_version);

@@ -4,7 +4,10 @@
 
 #include "cli/exit.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
+
 #include <algorithm>
 #include <cstddef>
 
@@ -39,8 +42,8 @@ const CLI::App &find_verb(const CLI::App &app, const std::string &word) {
         }
         names.push_back(verb->get_name());
     }
-    throw Exit{2, "there is no verb '" + word + "'" + did_you_mean(word, names) + " (the verbs are " +
-                      CLI::detail::join(names, ", ") + "; see 'odc --help')"};
+    throw Exit{2, fmt::format("there is no verb '{}'{} (the verbs are {}; see 'odc --help')", word,
+                              did_you_mean(word, names), fmt::join(names, ", "))};
 }
 
 std::string command_of(const CLI::App &app) { return app.get_parent() == nullptr ? "odc" : "odc " + app.get_name(); }
@@ -71,8 +74,8 @@ std::string long_name(const CLI::App &app, const std::string &name) {
             }
         }
     }
-    throw Exit{2, command_of(app) + " has no option '" + name + "'" + did_you_mean(long_name(app, name), names) +
-                      see_help(app)};
+    throw Exit{2, fmt::format("{} has no option '{}'{}{}", command_of(app), name,
+                              did_you_mean(long_name(app, name), names), see_help(app))};
 }
 
 // Checks the options from `at` on; returns the place of the first word that is neither an option nor a value of one, for odc
@@ -93,7 +96,7 @@ size_t check_options(const CLI::App &app, const std::vector<std::string> &words,
             refuse_option(app, name);
         }
         if (option->get_items_expected_max() == 0 && word != name && word.starts_with("--")) {
-            throw Exit{2, name + " takes no value" + see_help(app)};
+            throw Exit{2, fmt::format("{} takes no value{}", name, see_help(app))};
         }
         if (option->get_items_expected_min() > 0 && name == word) {
             ++at;  // its value may begin with "-"
@@ -116,22 +119,22 @@ std::string did_you_mean(const std::string &word, const std::vector<std::string>
             least = distance;
         }
     }
-    return nearest == nullptr ? "" : "; did you mean " + *nearest + "?";
+    return nearest == nullptr ? "" : fmt::format("; did you mean {}?", *nearest);
 }
 
 CLI::Option *accept_only(CLI::Option *option, const std::vector<std::string> &choices) {
     const auto refuse_others = [name = option->get_name(), choices](const std::string &text) -> std::string {
         if (std::find(choices.begin(), choices.end(), text) == choices.end()) {
-            throw Exit{2, name + ": \"" + text + "\" is none of " + CLI::detail::join(choices, ", ") +
-                              did_you_mean(text, choices)};
+            throw Exit{2, fmt::format("{}: \"{}\" is none of {}{}", name, text, fmt::join(choices, ", "),
+                                      did_you_mean(text, choices))};
         }
         return "";
     };
     // With the braces, as CLI11 has them, help and completion name the choices.
-    return option->check(refuse_others, "{" + CLI::detail::join(choices, ",") + "}");
+    return option->check(refuse_others, fmt::format("{{{}}}", fmt::join(choices, ",")));
 }
 
-std::string see_help(const CLI::App &app) { return " (see '" + command_of(app) + " --help')"; }
+std::string see_help(const CLI::App &app) { return fmt::format(" (see '{} --help')", command_of(app)); }
 
 std::vector<std::string> checked_words(const CLI::App &app, std::vector<std::string> words) {
     if (words.empty()) {

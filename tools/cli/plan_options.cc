@@ -5,6 +5,8 @@
 #include "cli/exit.h"
 #include "cli/number_options.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -41,9 +43,10 @@ Cost parse_cost(const std::string &text) {
     const std::string_view all = text;
     if (comma == std::string::npos || !parse_coefficient(all.substr(0, comma), cost.a) ||
         !parse_coefficient(all.substr(comma + 1), cost.b) || (cost.a == 0 && cost.b == 0)) {
-        throw Exit{2, "--cost " + text +
-                          ": give linear, 1.5b, 7b, or two numbers A,B that are not negative nor both "
-                          "zero (a sample of s tokens costs A*x*x + B*x, x = s/32000)"};
+        throw Exit{
+            2, fmt::format("--cost {}: give linear, 1.5b, 7b, or two numbers A,B that are not negative nor both zero "
+                           "(a sample of s tokens costs A*x*x + B*x, x = s/32000)",
+                           text)};
     }
     return cost;
 }
@@ -54,7 +57,7 @@ int32_t parse_policy(const std::string &name) {
             return policy.value;
         }
     }
-    throw Exit{2, "--policy " + name + ": give local-sort, lb-micro, lb-mini or sorted-rows"};
+    throw Exit{2, fmt::format("--policy {}: give local-sort, lb-micro, lb-mini or sorted-rows", name)};
 }
 
 odc_plan_request plan_request(const std::vector<uint64_t> &lengths, uint64_t max_tokens, const Cost &cost,

@@ -14,7 +14,7 @@ struct DestroyContext {
 };
 using Context = std::unique_ptr<odc_context, DestroyContext>;
 
-// odc_init's error for the environment's settings, which it finds without meeting other ranks: as a job of `size` ranks; 0: the
+// odc_init's error for the environment's settings, which it finds without other ranks: as a job of `size` ranks; 0: the
 // environment's.
 std::string init_error(int32_t size);
 // Throws Exit with it, as check(), before ranks are started that would all report it.

@@ -24,7 +24,7 @@ std::vector<Route> routes_of(const odc_context *context, odc_memory memory) {
         found.struct_size = sizeof(found);
         check(odc_get_route(context, rank, memory, &found));
         if (found.transport == nullptr) {
-            throw Exit{1, fmt::format("there is no path to rank {}: {}", rank, found.why_not)};
+            throw Exit{1, fmt::format("there is no route to rank {}: {}", rank, found.why_not)};
         }
         const bool staged = std::string_view(found.access) == "staged";
         const std::string text = fmt::format("{}{}: {}", found.transport, staged ? ", staged" : "", found.why);

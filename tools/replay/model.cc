@@ -4,6 +4,9 @@
 #include "cli/exit.h"
 #include "replay/settings.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 
@@ -46,14 +49,14 @@ uint64_t scaled_layer(const Model &model, uint64_t scale) {
 }
 
 Model find_model(const std::string &name) {
-    std::string known;
+    std::vector<const char *> known;
     for (const Row &row : kModels) {
         if (name == row.name) {
             return {row.name, row.layers, row.layer_elements, cost_of(row)};
         }
-        known += (known.empty() ? "" : ", ") + std::string(row.name);
+        known.push_back(row.name);
     }
-    throw Exit{2, "there is no model \"" + name + "\"; --model knows " + known};
+    throw Exit{2, fmt::format("there is no model \"{}\"; --model knows {}", name, fmt::join(known, ", "))};
 }
 
 }  // namespace odc_tool

@@ -44,7 +44,7 @@ std::vector<std::string> host_names(const HostsLaunch &wanted) {
     const std::vector<std::string> hosts = split(wanted.hosts, ',');
     for (const std::string &host : hosts) {
         if (!is_plain(host, "._:@%-")) {
-            throw Exit{2, "--hosts: \"" + host + "\" is not the name of a host"};
+            throw Exit{2, fmt::format("--hosts: \"{}\" is not the name of a host", host)};
         }
     }
     if (hosts.empty() || hosts.size() > static_cast<size_t>(wanted.ranks)) {
@@ -59,7 +59,8 @@ std::string own_path() {
     const std::string path = std::filesystem::read_symlink("/proc/self/exe");
     if (!is_plain(path, "/._+-")) {
         throw Exit{1,
-                   "'" + path + "' holds characters that a remote shell would not leave alone; install odc elsewhere"};
+                   fmt::format("'{}' holds characters that a remote shell would not leave alone; install odc elsewhere",
+                               path)};
     }
     return path;
 }
@@ -77,7 +78,7 @@ std::vector<std::string> start_command(const std::string &via, const std::string
         }
     }
     if (!named) {
-        throw Exit{2, "--via \"" + via + "\" has no {host} in it, which stands for the name of a host"};
+        throw Exit{2, fmt::format("--via \"{}\" has no {{host}} in it, which stands for the name of a host", via)};
     }
     words.insert(words.end(), {own_path(), "run", "--agent"});
     return words;

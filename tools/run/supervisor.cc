@@ -336,7 +336,7 @@ std::chrono::seconds Supervisor::grace() const {
 void Supervisor::tell_failures() {
     output_.pump();  // the ranks' output comes before our message
     for (const std::string &line : failures_.take()) {
-        output_.warn("odc: " + line);
+        output_.warn(fmt::format("odc: {}", line));
     }
 }
 
@@ -346,7 +346,7 @@ void Supervisor::end_next() {
     if (ending_ == Ending::Waiting) {
         ending_ = Ending::Terminating;
         if (ended_ < pids_.size()) {
-            output_.warn("odc: ending " + running());
+            output_.warn(fmt::format("odc: ending {}", running()));
         }
         if (work_.processes.front().input == Input::Orders && ended_ < pids_.size()) {
             for (OrderPipe &pipe : orders_) {
@@ -359,7 +359,7 @@ void Supervisor::end_next() {
     } else if (ending_ == Ending::Terminating) {
         ending_ = Ending::Killing;
         if (ended_ < pids_.size()) {
-            output_.warn("odc: killing " + running() + ", which did not end at SIGTERM");
+            output_.warn(fmt::format("odc: killing {}, which did not end at SIGTERM", running()));
         }
         signal_rest(SIGKILL);
     } else {

@@ -158,9 +158,9 @@ void keep_pair(std::vector<Json> &rows, const std::vector<int> &pair) {
 }
 
 void print_reason(const Json &row, const Json &route, const char *memory) {
-    const std::string path = route.at("transport").is_null() ? "none" : path_text(route);
+    const std::string transport = transport_text(route);
     const std::string why_not = route.at("why_not");
-    fmt::print("{} to {}  {}{}: {}{}{}\n", row.at("rank").get<int>(), route.at("to").get<int>(), memory, path,
+    fmt::print("{} to {}  {}{}: {}{}{}\n", row.at("rank").get<int>(), route.at("to").get<int>(), memory, transport,
                route.at("why").get<std::string>(), why_not.empty() ? "" : "; not ", why_not);
 }
 

@@ -146,7 +146,10 @@ std::string counted(size_t count, const char *noun) {
 
 }  // namespace
 
-std::string path_text(const Json &route) {
+std::string transport_text(const Json &route) {
+    if (route.at("transport").is_null()) {
+        return "none";
+    }
     return route.at("transport").get<std::string>() + (route.at("access") == "staged" ? ", staged" : "");
 }
 

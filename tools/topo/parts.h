@@ -24,6 +24,6 @@ Part parts_of(const Json &machine);
 
 std::string speed_text(const Json &mbit);  // "400 Gbit/s"; "" for null
 std::string text_or(const Json &text, const std::string &otherwise);
-std::string path_text(const Json &route);  // "fabric", "fabric, staged"; only for an existing route
+std::string transport_text(const Json &route);  // "fabric", "fabric, staged", "none"
 
 }  // namespace odc_tool

@@ -98,15 +98,14 @@ std::string why_not_text(const Json &route, Reasons reasons) {
 }
 
 std::string route_text(const Json &route, Reasons reasons) {
-    const std::string path = route.at("transport").is_null() ? "none" : path_text(route);
     const Json &why = route.at("why");
-    return path + (why.is_null() ? "" : ": " + why.get<std::string>()) + why_not_text(route, reasons);
+    return transport_text(route) + (why.is_null() ? "" : ": " + why.get<std::string>()) + why_not_text(route, reasons);
 }
 
 // The route between two GPUs, and their link.
 std::string link_text(const Json &link, Reasons reasons) {
     const bool known = !link.at("access").is_null();
-    std::string text = !known ? "unknown" : link.at("transport").is_null() ? "none" : path_text(link);
+    std::string text = known ? transport_text(link) : "unknown";
     text += ": " + link.at("text").get<std::string>();
     if (reasons == Reasons::Told) {
         text += fmt::format("; PCIe: {}; {}{}", link.at("by_pci").get<std::string>(), link.at("why").get<std::string>(),

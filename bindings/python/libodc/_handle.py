@@ -38,10 +38,10 @@ class Callbacks:
     def set_in(self, config: odc_config) -> None:
         exchange, interrupted, tell = self._used
         if self._all_gather:
-            config.all_gather, config.all_gather_arg = ctypes.cast(_native.exchange, ALL_GATHER), id(exchange)
-        config.interrupted = ctypes.cast(_native.look, INTERRUPTED)
+            config.all_gather, config.all_gather_arg = ctypes.cast(_native.all_gather, ALL_GATHER), id(exchange)
+        config.interrupted = ctypes.cast(_native.interrupted, INTERRUPTED)
         config.interrupted_arg = None if interrupted is None else id(interrupted)
-        config.log, config.log_arg = ctypes.cast(_native.tell, LOG), id(tell)
+        config.log, config.log_arg = ctypes.cast(_native.log, LOG), id(tell)
 
 
 @contextmanager

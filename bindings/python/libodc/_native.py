@@ -20,16 +20,17 @@ _native = _load()
 delete_managed = ctypes.cast(_native.odc_delete_managed, ctypes.c_void_p)
 drop_capsule = ctypes.cast(_native.odc_drop_capsule, ctypes.c_void_p)
 
-look = _native.odc_look
-exchange = _native.odc_exchange
-tell = _native.odc_tell
+# Callbacks for odc_config, each of which calls a Python function and keeps what it raises (take_kept).
+interrupted = _native.odc_interrupted
+all_gather = _native.odc_all_gather
+log = _native.odc_log
 
 WORDS = 4
 """Of a tensor's description: its address, its number of elements, what tells its device, type and whether it is
 contiguous, and what tells its shape."""
 
 describe: Any = _native.odc_describe
-"""Of how many of a list's first tensors the array now has the descriptions."""
+"""Writes the descriptions of a list's tensors into an array, up to the first that cannot be described; returns how many."""
 describe.restype = ctypes.c_size_t
 describe.argtypes = (ctypes.py_object, ctypes.c_size_t, ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Route:
-    """The transport ("shm", "fabric"; "" where there is no path) and why it was chosen, `why_not` the others.
+    """The transport ("shm", "fabric"; "" where there is no route) and why it was chosen, `why_not` the others.
 
     Between hosts also libfabric's provider and the NICs at both ends, else "". `access`: how gathers read, "direct" or
     "staged" in the library's buffers, or "none".

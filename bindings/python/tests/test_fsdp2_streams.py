@@ -171,7 +171,7 @@ def test_devices_that_do_not_fit() -> None:
         one_device([group("a", "xpu:0")])
 
 
-def test_settling_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finish_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "_GIVE_BACK_SECONDS", 0.05)
     assert HostStreams().finish()
     cuda = Cuda()

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kAnswerNs = 500'000'000;  // a rank waits this much longer than its deadline for its leader's reply
 constexpr int64_t kFirstRetryMs = 1;
-constexpr int64_t kLastRetryMs = 32;  // before a leader is looked for again: hundreds of ranks may look
+constexpr int64_t kLastRetryMs = 20;  // before a leader is looked for again: hundreds of ranks may look
 
 // Invalid when there is no such process (any more).
 Fd pidfd_of(int pid) {

@@ -30,7 +30,7 @@ bool begins_hello(std::string_view bytes) {
 void check_hello(const Hello &hello, const Hello &server) {
     if (hello.version != server.version) {
         fail(ODC_ERROR_RENDEZVOUS,
-             "{} uses version {} of the rendezvous protocol, {} version {}; give all ranks the same libodc", who(hello),
+             "{} uses version {} of libodc's shared layout, {} version {}; give all ranks the same libodc", who(hello),
              hello.version, who(server), server.version);
     }
     if (hello.size != server.size) {

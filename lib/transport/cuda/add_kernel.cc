@@ -26,12 +26,12 @@ constexpr unsigned kConvertingBlocks = 2;  // to a multiprocessor
 AddKernel::AddKernel(const CudaDevice &device)
     : device_(device), limit_(static_cast<unsigned>(setting_number(Setting::kAddBlocks))) {}
 
-unsigned AddKernel::most_blocks(AddScope reach) const {
+unsigned AddKernel::most_blocks(AddScope scope) const {
     if (limit_ != 0) {
         return limit_;
     }
     const unsigned local = std::max(1U, device_.multiprocessors() / kMultiprocessorsPerBlock);
-    return reach == AddScope::OwnGpu ? local : std::min(local, kBlocksBetweenGpus);
+    return scope == AddScope::OwnGpu ? local : std::min(local, kBlocksBetweenGpus);
 }
 
 ExactTotals *totals_of(const RemoteSlice &slice) {
@@ -56,7 +56,7 @@ void put(ExactAddend &to, const SliceAddend &one) {
 // Allocates nothing, as what has been enqueued before could not be taken back.
 template <class Additions>
 void AddKernel::launch(cuda::Function kernel, Additions additions, const std::vector<SliceAddend> &addends,
-                       AddScope reach, cuda::Stream stream) const {
+                       AddScope scope, cuda::Stream stream) const {
     const RemoteSlice &slice = addends.front().to;
     const bool wide = sum_size(slice.gradient_type, slice.summation) == sizeof(double);
     constexpr size_t kMost = std::extent_v<decltype(additions.addends)>;
@@ -70,13 +70,13 @@ void AddKernel::launch(cuda::Function kernel, Additions additions, const std::ve
         }
         void *parameters[] = {&additions};
         device_.check(cuda::driver().cuLaunchKernel(
-                          kernel, static_cast<unsigned>(std::min<unsigned long long>(tiles, most_blocks(reach))), 1, 1,
+                          kernel, static_cast<unsigned>(std::min<unsigned long long>(tiles, most_blocks(scope))), 1, 1,
                           kAddThreads, 1, 1, 0, stream, parameters, nullptr),
                       "cuLaunchKernel of an addition");
     }
 }
 
-void AddKernel::enqueue(const std::vector<SliceAddend> &addends, AddScope reach, cuda::Stream stream) const {
+void AddKernel::enqueue(const std::vector<SliceAddend> &addends, AddScope scope, cuda::Stream stream) const {
     if (addends.empty()) {
         return;
     }
@@ -85,9 +85,9 @@ void AddKernel::enqueue(const std::vector<SliceAddend> &addends, AddScope reach,
     if (to.summation == ODC_SUM_EXACT) {
         ExactAddends additions{};
         additions.scale = std::ldexp(1.0, kExactBits - to.exponent);
-        launch(device_.exact_kernels().adders[type], additions, addends, reach, stream);
+        launch(device_.exact_kernels().adders[type], additions, addends, scope, stream);
     } else {
-        launch(device_.adder(to.gradient_type), Addends{}, addends, reach, stream);
+        launch(device_.adder(to.gradient_type), Addends{}, addends, scope, stream);
     }
 }
 

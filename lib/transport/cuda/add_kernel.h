@@ -34,7 +34,7 @@ public:
     explicit AddKernel(const CudaDevice &device);
 
     // Adds gradients in the order of the addends.
-    void enqueue(const std::vector<SliceAddend> &addends, AddScope reach, cuda::Stream stream) const;
+    void enqueue(const std::vector<SliceAddend> &addends, AddScope scope, cuda::Stream stream) const;
     // Adds sums that were made in host memory to those of this GPU.
     void enqueue_sums(const std::vector<SliceAddend> &addends, cuda::Stream stream) const;
     // Makes f32 of a slice's exact sums, in place.
@@ -42,9 +42,9 @@ public:
 
 private:
     template <class Additions>
-    void launch(cuda::Function kernel, Additions additions, const std::vector<SliceAddend> &addends, AddScope reach,
+    void launch(cuda::Function kernel, Additions additions, const std::vector<SliceAddend> &addends, AddScope scope,
                 cuda::Stream stream) const;
-    unsigned most_blocks(AddScope reach) const;
+    unsigned most_blocks(AddScope scope) const;
 
     const CudaDevice &device_;
     unsigned limit_;  // 0: none was given

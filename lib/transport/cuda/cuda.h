@@ -115,8 +115,8 @@ public:
     };
     void get(const std::vector<Copy> &copies, cuda::Stream stream) const;
     // Adds gradients in the order of the addends.
-    void add(const std::vector<SliceAddend> &addends, AddScope reach, cuda::Stream stream) const {
-        add_kernel_.enqueue(addends, reach, stream);
+    void add(const std::vector<SliceAddend> &addends, AddScope scope, cuda::Stream stream) const {
+        add_kernel_.enqueue(addends, scope, stream);
     }
     // Adds sums that were made in host memory to those of this GPU.
     void add_sums(const std::vector<SliceAddend> &addends, cuda::Stream stream) const {

@@ -42,7 +42,7 @@ class Exchange:
         numbers: Given,
         arrived: Callable[[JobSummary], None],
     ) -> Exchanged:
-        """`own` is called once for a minibatch: what it tells may change until the call is repeated. `arrived` is
+        """`own` is called once for a minibatch: a repeated call uses what it returned, though it would differ by then. `arrived` is
         called when the minibatch has ended, also where this then raises that ranks disagree."""
         step = self._steps.run
         mine = step(own)

@@ -25,7 +25,7 @@ class GradientViews:
     def __init__(self, trainable: list[Entry]) -> None:
         self._trainable = trainable
         self.gradients: list[torch.Tensor | None] = [None] * len(trainable)
-        """The .grad to be, the same objects in each minibatch; None: not a view."""
+        """What .grad becomes in the sync, the same objects in each minibatch; None: not a view."""
         self.sums: list[torch.Tensor] = []
         """What becomes these gradients when it is divided."""
         self._empty: list[nn.Parameter] = []

@@ -40,7 +40,7 @@ class Steps:
         self.check_idle(name)
         if self._call is None or not self._call.sent:
             self._call = _Call(name, body, arguments, torch.is_grad_enabled())
-        elif repr(arguments) != repr(self._call.arguments):  # in which a NaN equals itself
+        elif repr(arguments) != repr(self._call.arguments):  # as repr, a NaN equals itself
             raise ArgumentError(
                 f"{name} was ended by an exception before it was done, and is repeated with other arguments: peers "
                 "have the first ones, so repeat it with those"
@@ -61,7 +61,7 @@ class Steps:
             if not isinstance(error, InterruptedWaitError):
                 self._call = None
             raise
-        self._call = None  # behind this Python looks for no signal before the user's code
+        self._call = None  # after this line Python handles no signal before it is back in the user's code
         return result
 
     @property
