@@ -67,9 +67,9 @@ struct Sizes<std::tuple<Members &...>> {
 ODC_MEMBERS(ControlBlock,
             (magic, rank, size, pid, host, identity, gpu, node_cache, doorbell, opened, arrived, reductions, reduced,
              synced, arrived_at_ns, speeds, claims, sync_tree, reduction_tree, last_call, last_minibatch,
-             last_call_at_ns, heard_at_ns, read_bytes, state, peer_failed, left_minibatch, error_status, error_text,
-             first_record, selftest_step, selftest_rounds, selftest_region, selftest_results),
-            8, 4, 4, 4, 68, 96, 32, 16, 8, 8, 8, 8, 1056, 1056, 256, 256, 16, 4608, 4608, 8, 8, 8, 8, 8, 4, 4, 8, 4,
+             last_call_at_ns, heard_at_ns, read_bytes, wants, state, peer_failed, left_minibatch, error_status,
+             error_text, first_record, selftest_step, selftest_rounds, selftest_region, selftest_results),
+            8, 4, 4, 4, 68, 96, 32, 16, 8, 8, 8, 8, 1056, 1056, 256, 256, 16, 4608, 4608, 8, 8, 8, 8, 8, 8, 4, 4, 8, 4,
             2044, 8, 4, 4, 8, 1024);
 ODC_MEMBERS(TreeNode, (joined, released, doorbell, combined), 16, 8, 8, 1056);
 ODC_MEMBERS(Contribution, (count, op, has_registered, differs, values), 4, 4, 4, 4, 512);
@@ -184,6 +184,7 @@ static_assert(offsetof(ControlBlock, last_minibatch) == 12296);
 static_assert(offsetof(ControlBlock, last_call_at_ns) == 12304);
 static_assert(offsetof(ControlBlock, heard_at_ns) == 12312);
 static_assert(offsetof(ControlBlock, read_bytes) == 12352);
+static_assert(offsetof(ControlBlock, wants) == 12360);
 static_assert(offsetof(ControlBlock, state) == 12416);
 static_assert(offsetof(ControlBlock, peer_failed) == 12420);
 static_assert(offsetof(ControlBlock, left_minibatch) == 12424);

@@ -71,8 +71,8 @@ void NodeCache::forget(const Shard &shard) {
     const std::lock_guard lock(mutex_);
     for (Read &read : reads_) {
         if (read.shard == &shard) {
-            read.shard = nullptr;
             read.request->cancel();  // its owner need not publish any more
+            read.shard = nullptr;
         }
     }
 }
@@ -98,8 +98,9 @@ void NodeCache::want(Shard &shard, uint64_t index) {
     const uint64_t order = next_order();
     std::atomic<uint64_t> &want = entry(shard, index).want;
     uint64_t seen = want.load(std::memory_order_relaxed);
-    if (CacheWant(seen).generation() < generation()) {
-        want.compare_exchange_strong(seen, CacheWant(generation(), order).value(), std::memory_order_relaxed);
+    if (CacheWant(seen).generation() < generation() &&
+        want.compare_exchange_strong(seen, CacheWant(generation(), order).value(), std::memory_order_relaxed)) {
+        job_.block(shard.owner(holder(shard, index))).wants.fetch_add(1, std::memory_order_release);
     }
     read(shard, index, {});
 }
@@ -183,12 +184,14 @@ bool NodeCache::await_and_copy(Shard &shard, uint64_t index, std::byte *to, Job:
             "the slice of {} of shard \"{}\" is on its way to the node cache, where rank {} reads it; the owner {}",
             job_.who(owner), shard.name(), job_.local_peers()[reader], job_.what(owner));
     });
-    await(entry, owner, wait);
-    const CacheWord ended(entry.word.load(std::memory_order_relaxed));
-    if (ended.generation() < generation()) {  // a read ahead that was cancelled
-        read(shard, index, {});
+    const auto comes = [&] {
+        const CacheWord now(entry.word.load(std::memory_order_acquire));
+        return now.generation() < generation() || (now.state() == CacheState::Reading && !is_stuck(now.reader()));
+    };
+    do {
+        read(shard, index, {});  // where a read ahead was cancelled; else that has begun
         await(entry, owner, wait);
-    }
+    } while (comes());
     const bool copied = copy(shard, index, to);
     if (!copied) {
         job_.log().debug("reads the slice of rank {} of shard \"{}\" for itself, as it does not come to the node cache",
@@ -231,8 +234,8 @@ bool NodeCache::is_wanted(const Shard &shard, uint64_t index) const {
 void NodeCache::cancel_unwanted() {
     for (Read &read : reads_) {
         if (read.shard != nullptr && read.request->is_pending() && !is_wanted(*read.shard, read.index)) {
-            read.shard = nullptr;
             read.request->cancel();
+            read.shard = nullptr;
         }
     }
 }

@@ -139,6 +139,7 @@ struct ControlBlock {
     std::atomic<int64_t> heard_at_ns;  // in a replica only: when the rank's last packet came
 
     alignas(64) std::atomic<uint64_t> read_bytes;  // of other hosts' slices, that have come; by the progress thread
+    std::atomic<uint64_t> wants;  // how often a cache entry that this rank holds was wanted first in a minibatch
 
     alignas(64) std::atomic<RankState> state;
     std::atomic<uint32_t> peer_failed;  // set by peers when a rank fails, for calls that wait for nobody

@@ -113,8 +113,9 @@ private:
     std::atomic<State> state_{State::Pending};
 };
 
-// Of a get that nobody waits for yet: it goes behind those that are waited for. Somebody waits for it once `*wanted` is at least
-// `wanted_from`, or from the beginning where that is NULL.
+// Of a get that nobody waits for yet: it goes behind those that are waited for. Somebody waits for it once `*wanted`, which stays
+// mapped until the request ends, is at least `wanted_from`, or from the beginning where that is NULL; ControlBlock::wants of this
+// rank is incremented then.
 struct ReadAhead {
     const std::atomic<uint64_t> *wanted = nullptr;
     uint64_t wanted_from = 0;

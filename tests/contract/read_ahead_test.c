@@ -5,6 +5,9 @@
 #include "hosts.h"
 #include "model.h"
 
+#include <signal.h>
+#include <unistd.h>
+
 static uint64_t await_fetched(odc_context *context, uint64_t bytes) {
     for (int i = 0; i < 60000 && stats_of(context).fetched_bytes < bytes; ++i) {
         sleep_ms(1);
@@ -49,9 +52,9 @@ static void what_was_wanted_is_read_ahead(void **state) {
     run_on(__func__, 2, 4, "auto", reads_ahead, share(sizeof(atomic_int)));
 }
 
-/* Rank 0 arrives before rank 1 publishes the slice that it holds, and reads nothing ahead then: rank 2 does, once. */
+/* Rank 0 arrives before rank 1 publishes the slice that it holds, and reads nothing ahead then: rank 2 or 4 does, once. */
 static void arrives_early(odc_context *context, void *arg) {
-    enum { ELEMENTS = 1000, FOREIGN = 2 * ELEMENTS * 4 };
+    enum { ELEMENTS = 1000, FOREIGN = 3 * ELEMENTS * 4 };
     atomic_int *steps = arg;
     const int rank = odc_rank(context);
     tensor t = make_tensor(context, "layer", (uint64_t)odc_size(context) * ELEMENTS, ODC_F32, ODC_F32);
@@ -59,15 +62,15 @@ static void arrives_early(odc_context *context, void *arg) {
     const uint64_t before = fetched_by_host(context);
     write_parameters(t, 2);
     if (rank == 1) {
-        await_flag(steps, 2);
+        await_flag(&steps[1], 2);
     }
     CHECK_OK(odc_publish(t.shard, NULL));
     if (rank == 0) {
-        set_flag(steps, 1);
-    } else if (rank == 2) {
-        await_flag(steps, 1);
+        set_flag(&steps[0], 1);
+    } else if (rank % 2 == 0) {
+        await_flag(&steps[0], 1);
         sleep_ms(50); /* rank 0 has arrived, most likely */
-        set_flag(steps, 2);
+        raise_flag(&steps[1]);
         check_gather(t, 2);
         check_gather(t, 2);
     }
@@ -78,7 +81,61 @@ static void arrives_early(odc_context *context, void *arg) {
 
 static void what_a_holder_has_cancelled_is_read_once(void **state) {
     (void)state;
-    run_on(__func__, 2, 4, "auto", arrives_early, share(sizeof(atomic_int)));
+    run_on(__func__, 2, 6, "auto", arrives_early, share(2 * sizeof(atomic_int)));
+}
+
+typedef struct stop {
+    atomic_int synced;  /* ranks that have ended minibatch 0 */
+    atomic_int pid;     /* of rank 0, which has published and begun to read ahead */
+    atomic_int stopped; /* rank 0 is */
+    atomic_int over;    /* it goes on */
+} stop;
+
+/* Rank 0 stops right after its publish, before the owner of what it reads ahead publishes. Rank 2 of its host gathers meanwhile. */
+static void stops_after_its_publish(int rank, int size, const char *job, void *arg) {
+    enum { ELEMENTS = 1000, HELD = ELEMENTS * 4 };
+    stop *what = arg;
+    odc_config config = config_of(rank, size, job);
+    odc_context *context = NULL;
+    config.timeout_ms = 60000;
+    CHECK_OK(odc_init(&config, &context));
+    tensor t = make_tensor(context, "layer", (uint64_t)size * ELEMENTS, ODC_F32, ODC_F32);
+    sync_with_gather(context, t, 1);
+    raise_flag(&what->synced);
+    const uint64_t before = stats_of(context).fetched_bytes;
+    write_parameters(t, 2);
+    if (rank % 2 == 1) {
+        await_flag(&what->stopped, 1);
+    }
+    CHECK_OK(odc_publish(t.shard, NULL));
+    if (rank == 0) {
+        set_flag(&what->pid, getpid());
+        await_flag(&what->over, 1);
+    } else if (rank == 2) {
+        await_flag(&what->pid, 1);
+        await_flag(&what->synced, size); /* rank 0 may still have to tell the other host of the sync's end */
+        stop_process(read_flag(&what->pid));
+        set_flag(&what->stopped, 1);
+        check_gather(t, 2);
+        CHECK_EQUAL(stats_of(context).fetched_bytes, before + 2 * HELD); /* its own part and, for itself, rank 0's */
+        kill(read_flag(&what->pid), SIGCONT);
+        set_flag(&what->over, 1);
+    }
+    if (rank != 2) {
+        check_gather(t, 2);
+    }
+    CHECK_OK(odc_minibatch_sync(context));
+    if (rank == 0) { /* its read went on */
+        CHECK_EQUAL(stats_of(context).fetched_bytes, before + HELD);
+    }
+    odc_destroy(context);
+}
+
+static void who_wants_what_a_stopped_holder_reads_ahead_reads_for_itself(void **state) {
+    (void)state;
+    needs_processes("it stops a rank");
+    divide_hosts(2, "auto");
+    run_processes(4, stops_after_its_publish, share(sizeof(stop)));
 }
 
 enum {
@@ -189,9 +246,11 @@ static void what_is_waited_for_comes_first(void **state) {
 
 int main(void) {
     setenv("ODC_INTERFACE", "lo", 0);
+    setenv("ODC_SILENCE_MS", "60000", 0); /* a stopped rank is not lost */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_was_wanted_is_read_ahead),
         cmocka_unit_test(what_a_holder_has_cancelled_is_read_once),
+        cmocka_unit_test(who_wants_what_a_stopped_holder_reads_ahead_reads_for_itself),
         cmocka_unit_test(it_comes_in_the_order_of_the_minibatch_before),
         cmocka_unit_test(what_is_waited_for_comes_first),
     };

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# lint.sh format: clang-format of all C and C++, and ruff of all Python where build/python has it. lint.sh tidy: clang-tidy of
-# lib/ and tools/. Exits with 77, and the reason in the last line, where a tool is missing.
+# lint.sh format: clang-format of all C and C++, and ruff's check and format of all Python where build/python has it.
+# lint.sh tidy: clang-tidy of lib/ and tools/. Exits with 77, and the reason in the last line, where a tool is missing.
 #
 # usage: tests/harness/lint.sh format|tidy
 set -u
@@ -20,7 +20,8 @@ format() {
     find cuda include lib tools tests bindings/cpp -name '*.h' -o -name '*.hpp' -o -name '*.cc' -o -name '*.c' -o -name '*.cu' |
         grep -vx include/odc/odc.h | sort | xargs clang-format-14 --dry-run --Werror || status=1
     if [ -x $ruff ]; then
-        $ruff format --check --quiet --config bindings/python/pyproject.toml bindings/python packaging || status=1
+        $ruff check --quiet || status=1
+        $ruff format --check --quiet || status=1
     fi
     return $status
 }

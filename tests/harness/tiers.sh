@@ -88,6 +88,7 @@ tier_full() {
     install_missing install_all
     check "build release" build_release_without_warnings || return
     lane builds_lane
+    lane packages_lane
     lane bindings_lane
     suite release
     check "random words of other hosts" bash tests/fuzz/run.sh
@@ -111,13 +112,16 @@ tier_full() {
 builds_lane() {
     chrt --idle --pid 0 "$BASHPID" # without it only slower
     later asan build_sanitized asan address
-    later packages bash tests/packaging/packages.sh release deb rpm root & # takes longest
     later tsan build_sanitized tsan thread
     later lint bash tests/harness/lint.sh tidy
     later wheels bash tests/packaging/packages.sh python
     later subproject bash tests/packaging/subproject.sh
     later emulated bash tests/emulated.sh
-    wait
+}
+
+packages_lane() {
+    chrt --idle --pid 0 "$BASHPID"
+    later packages bash tests/packaging/packages.sh release deb rpm root # takes longest
 }
 
 # Tests with deadlines of their own.

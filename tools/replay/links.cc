@@ -43,7 +43,7 @@ constexpr int64_t kPassing = -1;
 }  // namespace
 
 Links::Links(odc_context *context, size_t hosts, size_t layers)
-    : layers_(layers), bytes_(2 * hosts * sizeof(Link) + hosts * layers * sizeof(std::atomic<int64_t>)) {
+    : layers_(layers), bytes_(hosts * (2 * sizeof(Link) + sizeof(Gathers) + layers * sizeof(std::atomic<int64_t>))) {
     std::array<double, 2> place{};
     if (odc_rank(context) == 0) {
         place = {double(getpid()), double(make_memory(bytes_))};
@@ -56,7 +56,8 @@ Links::Links(odc_context *context, size_t hosts, size_t layers)
         throw Exit{1, fmt::format("the emulated links cannot be mapped: {}", strerror(errno))};
     }
     links_ = static_cast<Link *>(memory);
-    arrived_ns_ = reinterpret_cast<std::atomic<int64_t> *>(links_ + 2 * hosts);
+    gathers_ = reinterpret_cast<Gathers *>(links_ + 2 * hosts);
+    arrived_ns_ = reinterpret_cast<std::atomic<int64_t> *>(gathers_ + hosts);
     check(odc_all_reduce(context, place.data(), place.size(), ODC_SUM));  // all have opened it
     close(fd);
 }
@@ -71,6 +72,14 @@ Links::Interval Links::pass(size_t host, LinkDirection direction, int64_t since_
         begin = std::max(seen, since_ns);
     } while (!free_ns.compare_exchange_weak(seen, begin + duration_ns, std::memory_order_relaxed));
     return {begin, begin + duration_ns};
+}
+
+int64_t Links::readable_since(size_t host, int64_t gather_ns) {
+    int64_t first = 0;
+    if (gathers_[host].first_ns.compare_exchange_strong(first, gather_ns, std::memory_order_relaxed)) {
+        first = gather_ns;
+    }
+    return gathers_[host].in_last_run != 0 ? first : gather_ns;
 }
 
 bool Links::begin_arrival(size_t host, size_t layer) {
@@ -97,6 +106,7 @@ void Links::reset(size_t host) {
         link(host, direction).free_ns = 0;
         link(host, direction).origin_ns = 0;
     }
+    gathers_[host].in_last_run = gathers_[host].first_ns.exchange(0) != 0 ? 1 : 0;
     for (size_t layer = 0; layer < layers_; ++layer) {
         arrived_ns(host, layer) = kNotPassed;
     }

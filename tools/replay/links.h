@@ -35,6 +35,10 @@ public:
     void arrive(size_t host, size_t layer, int64_t when_ns);
     std::optional<int64_t> arrival(size_t host, size_t layer) const;
 
+    // Since when the host's link may have a layer that is first gathered at `gather_ns`: what the host gathered in the run before it
+    // reads ahead from its first gather on, which follows its publish.
+    int64_t readable_since(size_t host, int64_t gather_ns);
+
     // Nothing has passed or arrived: between runs, by one rank of the host.
     void reset(size_t host);
     // When the first rank began the run, after all resets.
@@ -45,6 +49,10 @@ private:
         std::atomic<int64_t> free_ns;
         std::atomic<int64_t> origin_ns;  // of the run; the first link's counts
     };
+    struct alignas(64) Gathers {
+        std::atomic<int64_t> first_ns;     // in this run; 0: none yet
+        std::atomic<int64_t> in_last_run;  // whether there was one
+    };
     static_assert(std::atomic<int64_t>::is_always_lock_free);
 
     Link &link(size_t host, LinkDirection direction) const { return links_[2 * host + static_cast<size_t>(direction)]; }
@@ -53,6 +61,7 @@ private:
     size_t layers_;
     size_t bytes_;
     Link *links_ = nullptr;
+    Gathers *gathers_ = nullptr;                  // by host
     std::atomic<int64_t> *arrived_ns_ = nullptr;  // or one of the marks
 };
 

@@ -72,8 +72,6 @@ OdcNetwork::OdcNetwork(const EmulatedHosts &hosts, Links &links, odc_context *re
 
 void OdcNetwork::reset() {
     count();
-    reads_ahead_ = first_gather_ns_ != 0;
-    first_gather_ns_ = 0;
     handed_ = 0;
     if (hosts_.is_first(rank_)) {
         links_.reset(host_);
@@ -126,15 +124,13 @@ int64_t OdcNetwork::gathered(size_t layer, int64_t since_ns) {
     if (crossing_ == Crossing::Flat) {
         return pass({more.fetched, 0}, since_ns);
     }
-    if (first_gather_ns_ == 0) {
-        first_gather_ns_ = since_ns;
-    }
+    const int64_t readable_ns = links_.readable_since(host_, since_ns);
     if (!links_.begin_arrival(host_, layer)) {
         return await_arrival(layer);
     }
     const Crossed foreign{hosts_.foreign(host_) * kParameterBytes, 0};
     handed_ += foreign.fetched;
-    const int64_t end = pass(foreign, reads_ahead_ ? first_gather_ns_ : since_ns);
+    const int64_t end = pass(foreign, readable_ns);
     links_.arrive(host_, layer, end);
     return end;
 }

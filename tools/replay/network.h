@@ -104,11 +104,9 @@ private:
     size_t rank_;
     size_t host_;
     double ns_per_byte_;
-    Crossed counted_;              // since odc_init, also for other arms
-    uint64_t handed_ = 0;          // to the links, as what the node cache has read in the run
-    int64_t first_gather_ns_ = 0;  // in the run, just after the publish
-    bool reads_ahead_ = false;     // what this rank gathered in the run before is read from the publish on
-    int64_t sent_ns_ = 0;          // when the last gradient that the library sent by itself has crossed
+    Crossed counted_;      // since odc_init, also for other arms
+    uint64_t handed_ = 0;  // to the links, as what the node cache has read in the run
+    int64_t sent_ns_ = 0;  // when the last gradient that the library sent by itself has crossed
 };
 
 }  // namespace odc_tool

@@ -30,7 +30,7 @@ WORDS = 4
 contiguous, and what tells its shape."""
 
 describe: Any = _native.odc_describe
-"""Writes the descriptions of a list's tensors into an array, up to the first that cannot be described; returns how many."""
+"""Writes descriptions of a list's tensors into an array, up to the first that cannot be described; returns how many."""
 describe.restype = ctypes.c_size_t
 describe.argtypes = (ctypes.py_object, ctypes.c_size_t, ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p)
 

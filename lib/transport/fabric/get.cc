@@ -2,6 +2,7 @@
 #include "transport/fabric/get.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/element_type.h"
 #include "memory/host_kernels.h"
@@ -39,7 +40,7 @@ public:
             unused(buffer);
         }
         arrived_ += bytes;
-        queue_.read_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+        queue_.mine_.read_bytes.fetch_add(bytes, std::memory_order_relaxed);
     }
     void unused(std::byte *buffer) override {
         if (is_staged()) {
@@ -62,9 +63,8 @@ private:
     uint64_t arrived_ = 0;
 };
 
-GetQueue::GetQueue(size_t staging_bytes, const RegisteredMemory &registered, std::atomic<uint64_t> &read_bytes,
-                   OnEnd on_end)
-    : registered_(registered), read_bytes_(read_bytes), on_end_(std::move(on_end)),
+GetQueue::GetQueue(size_t staging_bytes, const RegisteredMemory &registered, ControlBlock &mine, OnEnd on_end)
+    : registered_(registered), mine_(mine), on_end_(std::move(on_end)),
       staging_(std::min(staging_bytes, kReadsInFlight * kChunkBytes), std::min(staging_bytes, kChunkBytes),
                Access::Local),
       reads_(kReadsInFlight, staging_.slot_bytes()) {}
@@ -78,18 +78,29 @@ void GetQueue::start(RemoteRank &owner, const RemoteSlice &from, std::byte *to, 
     if (from.published->load(std::memory_order_acquire) >= generation) {
         reads_.start(std::move(get));
     } else {
-        unpublished_.push_back({std::move(get), from.published, generation});
+        unpublished_[&owner].push_back({std::move(get), from.published, generation});
     }
 }
 
 void GetQueue::on_published(RemoteRank &owner) {
-    std::erase_if(unpublished_, [&](const Unpublished &one) {
-        if (&one.get->from() != &owner || one.published->load(std::memory_order_acquire) < one.generation) {
-            return false;
-        }
-        reads_.start(one.get);
-        return true;
+    const auto known = unpublished_.find(&owner);
+    if (known == unpublished_.end()) {
+        return;
+    }
+    std::vector<Unpublished> &waiting = known->second;
+    const auto first = std::stable_partition(waiting.begin(), waiting.end(), [](const Unpublished &one) {
+        return one.published->load(std::memory_order_acquire) < one.generation;
     });
+    std::for_each(first, waiting.end(), [this](const Unpublished &one) { reads_.start(one.get); });
+    waiting.erase(first, waiting.end());
+}
+
+bool GetQueue::pump() {
+    const uint64_t wants = mine_.wants.load(std::memory_order_acquire);
+    if (std::exchange(seen_wants_, wants) != wants) {
+        reads_.move_wanted();
+    }
+    return reads_.pump();
 }
 
 void GetQueue::cancel(const std::shared_ptr<Request> &request) {
@@ -99,7 +110,7 @@ void GetQueue::cancel(const std::shared_ptr<Request> &request) {
     }
     if (const std::shared_ptr<Get> get = known->second.lock()) {
         get->stop();
-        std::erase_if(unpublished_, [&](const Unpublished &one) { return one.get == get; });
+        std::erase_if(unpublished_[&get->from()], [&](const Unpublished &one) { return one.get == get; });
     }
 }
 

@@ -3,6 +3,7 @@
 // provider needs registered memory and the buffer is not, through bounce buffers.
 #pragma once
 
+#include "memory/control_block.h"
 #include "transport/fabric/bounce_ring.h"
 #include "transport/fabric/registered_memory.h"
 #include "transport/fabric/rma_read.h"
@@ -20,9 +21,9 @@ class GetQueue {
 public:
     using OnEnd = std::function<void(const std::shared_ptr<Request> &)>;
 
-    // `on_end` is called with each request that is complete or cancelled.
-    // `read_bytes` counts what has come.
-    GetQueue(size_t staging_bytes, const RegisteredMemory &registered, std::atomic<uint64_t> &read_bytes, OnEnd on_end);
+    // `on_end` is called with each request that is complete or cancelled. `mine`: its `read_bytes` counts what has come, its `wants`
+    // tells that somebody may wait by now for a get that was ahead.
+    GetQueue(size_t staging_bytes, const RegisteredMemory &registered, ControlBlock &mine, OnEnd on_end);
     ~GetQueue();
 
     // Allocates the endpoint's bounce buffers; throws if the provider refuses to register them.
@@ -34,7 +35,7 @@ public:
     void on_published(RemoteRank &owner);
     // Requests no further chunks; the request ends once those in flight have arrived. Does nothing for the request of an add.
     void cancel(const std::shared_ptr<Request> &request);
-    bool pump() { return reads_.pump(); }
+    bool pump();
     // Cancels the gets that streams wait for whose deadline is over, or whose owner is gone.
     void cancel_overdue(int64_t now_ns);
     bool must_retry() const { return reads_.must_retry(); }
@@ -52,11 +53,12 @@ private:
     };
 
     const RegisteredMemory &registered_;
-    std::atomic<uint64_t> &read_bytes_;
+    ControlBlock &mine_;
+    uint64_t seen_wants_ = 0;
     OnEnd on_end_;
     BounceRings staging_;
     RmaReads reads_;
-    std::vector<Unpublished> unpublished_;
+    std::unordered_map<const RemoteRank *, std::vector<Unpublished>> unpublished_;  // by owner
     std::unordered_map<std::shared_ptr<Request>, std::weak_ptr<Get>> pending_;
     int64_t next_check_ns_ = 0;
 };

@@ -59,7 +59,7 @@ ProgressThread::ProgressThread(const FabricConfig &config, const std::vector<Fab
     : config_(config), endpoints_(open_all(nics, config.gpu)), replicas_(Arena::create()),
       staging_bytes_(staging_bytes_per_pool(config.staging_bytes, endpoints_)),
       registered_(std::make_unique<RegisteredMemory>()),
-      gets_(std::make_unique<GetQueue>(staging_bytes_, *registered_, config.mine->read_bytes,
+      gets_(std::make_unique<GetQueue>(staging_bytes_, *registered_, *config.mine,
                                        [this](const std::shared_ptr<Request> &request) { completed(request); })),
       accumulate_target_(std::make_unique<AccumulateTarget>(config.rank, staging_bytes_, *registered_)),
       accumulate_source_(std::make_unique<AccumulateSource>(staging_bytes_, *registered_)),

@@ -66,15 +66,16 @@ void RmaReads::drop_ended(const PeerQueues &peer, Queue &queue) {
     }
 }
 
-// Somebody may wait by now for what was ahead.
-void RmaReads::move_wanted(PeerQueues &peer) {
-    std::erase_if(peer.ahead, [&](const std::shared_ptr<ChunkedRead> &read) {
-        if (read->ahead_.is_wanted()) {
-            peer.wanted.push_back(read);
-            return true;
-        }
-        return false;
-    });
+void RmaReads::move_wanted() {
+    for (const auto &peer : peers_) {
+        Queue &ahead = peer->ahead;
+        // What has ended is not asked: the word that tells may be unmapped.
+        std::erase_if(ahead, [](const auto &read) { return read->requested_ == read->bytes_; });
+        const auto first = std::stable_partition(ahead.begin(), ahead.end(),
+                                                 [](const auto &read) { return !read->ahead_.is_wanted(); });
+        peer->wanted.insert(peer->wanted.end(), first, ahead.end());
+        ahead.erase(first, ahead.end());
+    }
 }
 
 bool RmaReads::pump() {
@@ -84,7 +85,6 @@ bool RmaReads::pump() {
     }
     bool any_wanted = false;
     for (const auto &peer : peers_) {
-        move_wanted(*peer);
         drop_ended(*peer, peer->wanted);
         any_wanted = any_wanted || !peer->wanted.empty();
     }

@@ -57,6 +57,8 @@ public:
     RmaReads &operator=(const RmaReads &) = delete;
 
     void start(std::shared_ptr<ChunkedRead> read);
+    // Looks for reads that were ahead and are wanted by now.
+    void move_wanted();
     // Posts reads while the window and the provider allow it; true if it posted any.
     bool pump();
     // The provider had no room (FI_EAGAIN), and does not tell when it has: call pump() again soon.
@@ -75,7 +77,6 @@ private:
         unsigned in_flight = 0;
     };
     static void drop_ended(const PeerQueues &peer, Queue &queue);
-    static void move_wanted(PeerQueues &peer);
     // Posts chunks of the first reads of this kind of queue, while fewer than `window` are in flight: reads ahead leave some of it to
     // what is wanted next.
     bool post(Queue PeerQueues::*kind, unsigned window);

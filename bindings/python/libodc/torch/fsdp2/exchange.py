@@ -42,8 +42,8 @@ class Exchange:
         numbers: Given,
         arrived: Callable[[JobSummary], None],
     ) -> Exchanged:
-        """`own` is called once for a minibatch: a repeated call uses what it returned, though it would differ by then. `arrived` is
-        called when the minibatch has ended, also where this then raises that ranks disagree."""
+        """`own` is called once for a minibatch: a repeated call uses what it returned, though it would differ by then.
+        `arrived` is called when the minibatch has ended, also where this then raises that ranks disagree."""
         step = self._steps.run
         mine = step(own)
         known, names, started = step(lambda: self._start(mine, weight, numbers))
