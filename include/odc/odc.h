@@ -118,11 +118,11 @@ ODC_API odc_status odc_abort(odc_context *context, const char *text);
 ODC_API void odc_destroy(odc_context *context);
 
 /* ---- Shards ---- */
-/* All listed ranks register the same description in the same minibatch, in any order. With ODC_SUM_EXACT (f32, bf16, f16) the
- * sums' bits depend on the gradients only, not on order, ranks, hosts, slices or memory: they are 64-bit integers in units of
- * largest / 2^51, of which sync makes f32 in place. A minibatch's `largest` is 64 times the largest sum of the one before: it falls by
- * half at a time, but is never above 2^20 times that. A gradient not below `largest` is added as the value just below, counted in
- * odc_stats, logged, and makes the next `largest` 64 times this one. What is not finite in f32 reads NaN. After more than 4,096 additions the owner's sync aborts. */
+/* All listed ranks register the same description in the same minibatch, in any order. With ODC_SUM_EXACT (f32, bf16, f16) the sums'
+ * bits depend on the gradients only, not on order, ranks, hosts, slices or memory: they are 64-bit integers in units of largest /
+ * 2^51, of which sync makes f32 in place. A minibatch's `largest` is 64 times the largest sum of the one before: it falls by half at
+ * a time, but is never above 2^20 times that. A gradient not below it is added as the value just below, counted in odc_stats, logged,
+ * and makes the next one 64 times it. What is not finite in f32 reads NaN. After more than 4,096 additions the owner's sync aborts. */
 typedef struct odc_shard_desc {
     uint64_t struct_size;
     const char *name;         /* 1..255 bytes, copied; unique among this context's registered shards */

@@ -249,7 +249,7 @@ void GpuOperations::get(Operation &operation, const std::vector<uint64_t> &index
         const RemoteSlice from = shard.slice(index);
         const int owner = shard.owner(index);
         if (!job_.on_this_host(owner)) {
-            staged.push_back({owner, &job_.block(owner).doorbell, job_.peer(owner).route.endpoint.get(), from,
+            staged.push_back({owner, &job_.block(owner).doorbell, &job_.endpoint_to(owner), from,
                               operation.target(index), generation()});
         } else {
             copies.push_back({from.parameters, operation.target(index), from.numel * size,
@@ -463,7 +463,7 @@ void GpuOperations::add_by_staging_proxy(Operation &operation, uint64_t index, J
     to.exponent = exponent_for_sums_of(shard);
     const uint64_t stripes = stripe_count(to);
     const int owner = shard.owner(index);
-    Endpoint *const endpoint = job_.on_this_host(owner) ? nullptr : job_.peer(owner).route.endpoint.get();
+    Endpoint *const endpoint = job_.on_this_host(owner) ? nullptr : &job_.endpoint_to(owner);
     StagingProxy::Addition part{to, endpoint, operation.gradient(index), 0, generation()};
     wait.describe([&, this] {
         return formatted("no bounce buffer is free for gradients of shard \"{}\" to {}: {}", shard.name(),

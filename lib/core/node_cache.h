@@ -4,8 +4,8 @@
 //
 // foreign_slices.h says which rank holds an entry. When the holder publishes a shard it begins to read the slices that the host wanted
 // in the minibatch before: those that a rank waits for first, then from each owner in the order in which they were wanted then. Any
-// other slice is read by the rank that wants it first. A rank reads by its own NIC and progress thread, so that no rank waits for a call of another. A
-// gather waits for the publish of the holder, which is an owner, anyway.
+// other slice is read by the rank that wants it first. A rank reads by its own NIC and progress thread, so that no rank waits for a call
+// of another. A gather waits for the publish of the holder, which is an owner, anyway.
 #pragma once
 
 #include "bootstrap/node_cache_share.h"

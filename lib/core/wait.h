@@ -48,7 +48,8 @@ public:
     void check(int holder, int64_t since_ns) override;
     int holder() const { return holder_; }
     // From now on an interruption would leave an operation half done. So `interrupted` is not asked as long as the
-    // operation goes on; where it has not for kFinishNs, an interruption fails the job. Called again when it has gone on: kFinishNs begins anew.
+    // operation goes on; where it has not for kFinishNs, an interruption fails the job. Called again when it has gone on:
+    // kFinishNs begins anew.
     void begin_effects() {
         effects_ = true;
         since_ns_ = 0;
@@ -73,8 +74,7 @@ private:
     Job &job_;
     const char *call_;
     std::function<std::string()> describe_;
-    std::optional<Deadline>
-        deadline_;  // begins at the first look: most waits end while they spin, without reading a clock
+    std::optional<Deadline> deadline_;  // begins at the first look: most waits end before, without reading a clock
     int64_t looked_ns_ = 0;
     int64_t since_ns_ = 0;  // when this part of the wait was first looked at; 0: not yet
     bool effects_ = false;

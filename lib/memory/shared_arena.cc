@@ -329,9 +329,8 @@ std::vector<Allocation> Arena::allocate(const std::vector<uint64_t> &sizes) {
             unmap(base);
             give_back(made);
         } else {
-            free_.drop(
-                taken
-                    .segment);  // it could not be mapped, so nothing lies in it, and it may be too large for any later mapping
+            // It could not be mapped, so nothing lies in it, and it may be too large for any later mapping.
+            free_.drop(taken.segment);
         }
         throw;
     }

@@ -158,10 +158,9 @@ void keep_pair(std::vector<Json> &rows, const std::vector<int> &pair) {
 }
 
 void print_reason(const Json &row, const Json &route, const char *memory) {
-    const std::string transport = transport_text(route);
     const std::string why_not = route.at("why_not");
-    fmt::print("{} to {}  {}{}: {}{}{}\n", row.at("rank").get<int>(), route.at("to").get<int>(), memory, transport,
-               route.at("why").get<std::string>(), why_not.empty() ? "" : "; not ", why_not);
+    fmt::print("{} to {}  {}{}: {}{}{}\n", row.at("rank").get<int>(), route.at("to").get<int>(), memory,
+               transport_text(route), route.at("why").get<std::string>(), why_not.empty() ? "" : "; not ", why_not);
 }
 
 // For each pair of ranks. Ranks in `without_gpu` have no route to their own GPU memory; only the reason is printed, unless a

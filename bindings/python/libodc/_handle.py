@@ -24,7 +24,7 @@ class Callbacks:
     of a signal's handler, which a waiting call runs in the main thread."""
 
     def __init__(self, size: int, all_gather: AllGather | None, interrupted: Callable[[], bool] | None) -> None:
-        def exchange(mine: int, all: int, nbytes: int) -> None:
+        def call_all_gather(mine: int, all: int, nbytes: int) -> None:
             assert all_gather is not None
             parts = all_gather(ctypes.string_at(mine, nbytes))
             if len(parts) != size or any(len(part) != nbytes for part in parts):
@@ -32,16 +32,16 @@ class Callbacks:
                 raise ValueError(f"all_gather returned {sizes} bytes, not {nbytes} of each of {size} ranks")
             ctypes.memmove(all, b"".join(parts), nbytes * size)
 
-        self._used = exchange, interrupted, hand_over  # by their addresses
+        self._used = call_all_gather, interrupted, hand_over  # by their addresses
         self._all_gather = all_gather is not None
 
     def set_in(self, config: odc_config) -> None:
-        exchange, interrupted, tell = self._used
+        call_all_gather, interrupted, log = self._used
         if self._all_gather:
-            config.all_gather, config.all_gather_arg = ctypes.cast(_native.all_gather, ALL_GATHER), id(exchange)
+            config.all_gather, config.all_gather_arg = ctypes.cast(_native.all_gather, ALL_GATHER), id(call_all_gather)
         config.interrupted = ctypes.cast(_native.interrupted, INTERRUPTED)
         config.interrupted_arg = None if interrupted is None else id(interrupted)
-        config.log, config.log_arg = ctypes.cast(_native.log, LOG), id(tell)
+        config.log, config.log_arg = ctypes.cast(_native.log, LOG), id(log)
 
 
 @contextmanager
