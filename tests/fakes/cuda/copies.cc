@@ -68,7 +68,11 @@ Result fill_part(Address to, unsigned char value, size_t bytes, Device device) {
     const std::shared_lock lock(memories().mutex);
     const auto targets = pieces(to, bytes, device, Access::ReadWrite, Pageable::Refused);
     for (const Piece &piece : targets) {
-        std::memset(piece.at, value, piece.bytes);
+        if (piece.physical != nullptr) {
+            piece.physical->fill(piece.at, value, piece.bytes);
+        } else {
+            std::memset(piece.at, value, piece.bytes);
+        }
     }
     return targets.empty() && bytes > 0 ? Result::IllegalAddress : Result::Success;
 }

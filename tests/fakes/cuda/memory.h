@@ -29,6 +29,9 @@ public:
     Physical &operator=(const Physical &) = delete;
     ~Physical();
 
+    // Sets bytes at a place of the alias.
+    void fill(char *at, unsigned char value, size_t count);
+
     const int fd;
     const size_t bytes;
     const Device device;
@@ -88,6 +91,7 @@ struct Piece {
     char *at;
     size_t bytes;
     Device device;  // -1: host memory
+    Physical *physical = nullptr;
 };
 enum class Pageable { Allowed, Refused };
 // Where this memory can be accessed on behalf of the device; empty: not accessible, or not memory.

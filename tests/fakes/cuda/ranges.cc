@@ -28,7 +28,7 @@ Piece first_piece(Address address, size_t bytes, MayTouch may_touch, Pageable pa
         const size_t offset = address - mapping->first;
         return {mapping->second.physical->alias + offset,
                 may_touch(mapping->second) ? std::min(bytes, mapping->second.bytes - offset) : 0,
-                mapping->second.physical->device};
+                mapping->second.physical->device, mapping->second.physical.get()};
     }
     char *here = reinterpret_cast<char *>(address);
     if (const auto range = find_range(all.registered, address, same); range != all.registered.end()) {
