@@ -18,5 +18,6 @@ if [ ! -e "$tree/made_of.json" ]; then
 fi
 RESULTS=$(realpath -m "${RESULTS:-$tree/results}")
 export RESULTS PATH="$tree/bin:$PATH:/usr/local/cuda/bin" ODC_LIBRARY="$tree/lib/libodc.so.0"
-export PYTHONPATH="$tree/bindings/python:$here/plugin${PYTHONPATH:+:$PYTHONPATH}" PYTHONPYCACHEPREFIX="${PYTHONPYCACHEPREFIX:-$tree/bytecode}"
+export PYTHONPATH="$tree/bindings/python:$here/plugin${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONPYCACHEPREFIX="${PYTHONPYCACHEPREFIX:-$tree/bytecode}"
 exec "${PYTHON:-python3}" "$here/run.py" "$@"
