@@ -102,7 +102,7 @@ expect 0 "$work/uses"
 same "$(grep -c '^ok$' <<<"$out")" 7
 
 if [ -e build/tsan/lib/libodc.so ]; then
-    # With clang, each compiler having a runtime of its own, and with the environment of ctest (CMakeLists.txt).
+    # With clang, each compiler having a runtime of its own, and with ctest's TSAN_OPTIONS.
     CXX=$(sed -n 's/^CMAKE_CXX_COMPILER:[A-Z]*=//p' build/tsan/CMakeCache.txt)
     for name in handles minibatch; do
         TSAN_OPTIONS=halt_on_error=1:suppressions=$PWD/tests/harness/tsan.supp \

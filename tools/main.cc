@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The odc command: one file per verb (cli/verbs.h). Exit status: 0, 1 when the work failed, 2 for a wrong command line or wrong
-// lengths.
+// The odc command; cli/verbs.h has its verbs. Exit status: 0, 1 when the work failed, 2 for a wrong command line or wrong
+// lengths; of odc run that of its ranks.
 #include "cli/command_line.h"
 #include "cli/exit.h"
 #include "cli/verbs.h"

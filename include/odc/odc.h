@@ -8,7 +8,7 @@
  *     init, register ─► write slice ─► publish ─► (gather, compute, scatter_add)* ─► minibatch_sync ─► read gradients ─┐
  *                          ▲───────────────────────────── next minibatch ─────────────────────────────────────────────┘
  *
- * Every function returns ODC_OK or an error (< 0) whose message is in odc_last_error(). Structs begin with struct_size
+ * Calls return ODC_OK, ODC_DONE (odc_claim) or an error (< 0), its message in odc_last_error(). Structs begin with struct_size
  * (set it to sizeof), a zero field means the default, and outputs are filled up to the caller's size.
  * Threads: contexts are independent. Within one, gathers, additions, waits and claims may run concurrently, also on one shard;
  * every other call runs alone. Every wait has a deadline, ends when a peer dies, and calls `interrupted`. No call is a
@@ -100,7 +100,7 @@ typedef struct odc_config {
     const char *device; /* this rank's GPU for shards in GPU memory, as "cuda:0"; NULL: ODC_DEVICE, or none */
     odc_log_fn log;     /* is handed the lines of the log, which go to standard error otherwise */
     void *log_arg;
-    int32_t log_level, reserved; /* the odc_log_level up to which lines are made; 0: ODC_LOG, or warn; must be 0 */
+    int32_t log_level, reserved; /* the odc_log_level up to which lines are made; 0: ODC_LOG, or warn. reserved: 0 */
 } odc_config;
 
 /* Joins the job and waits for all its ranks; NULL config: all defaults. On failure *out is NULL. Any number of contexts
@@ -110,7 +110,7 @@ ODC_API odc_status odc_init(const odc_config *config, odc_context **out);
 ODC_API int32_t odc_rank(const odc_context *context); /* this rank's number, from 0; -1 for NULL */
 ODC_API int32_t odc_size(const odc_context *context); /* how many ranks the job has; -1 for NULL */
 ODC_API uint64_t odc_minibatch(const odc_context *context); /* the number of the running minibatch, from 0; never wraps */
-/* Leaves the job without waiting. Ranks that wait for it later get "rank 3 left in minibatch 7". Its slices stay. */
+/* Leaves the job; waits for no rank's calls. Ranks that wait for it later get "rank 3 left in minibatch 7". Its slices stay. */
 ODC_API odc_status odc_shutdown(odc_context *context);
 /* Ends every rank's waits and operations with `text` (NULL: none; cut after 2,043 bytes in all), as ODC_ERROR_ABORTED. */
 ODC_API odc_status odc_abort(odc_context *context, const char *text);
@@ -122,7 +122,7 @@ ODC_API void odc_destroy(odc_context *context);
  * bits depend on the gradients only, not on order, ranks, hosts, slices or memory: they are 64-bit integers in units of largest /
  * 2^51, of which sync makes f32 in place. A minibatch's `largest` is 64 times the largest sum of the one before: it falls by half at
  * a time, but is never above 2^20 times that. A gradient not below it is added as the value just below, counted in odc_stats, logged,
- * and makes the next one 64 times it. What is not finite in f32 reads NaN. After more than 4,096 additions the owner's sync aborts. */
+ * and raises the next `largest` 64-fold. What f32 cannot hold reads NaN. After more than 4,096 additions the owner's sync aborts. */
 typedef struct odc_shard_desc {
     uint64_t struct_size;
     const char *name;         /* 1..255 bytes, copied; unique among this context's registered shards */
@@ -132,7 +132,7 @@ typedef struct odc_shard_desc {
     const int32_t *ranks;     /* `rank_count` distinct ranks of the job; NULL: all, in order */
     const uint64_t *slices;   /* elements per listed rank, adding up to numel; NULL: equal, as torch.chunk divides */
     uint64_t rank_count;      /* 0 with `ranks` NULL */
-    int32_t memory, reserved; /* odc_memory of the slices and of buffers given with them, 0: host; must be 0 */
+    int32_t memory, reserved; /* odc_memory of the slices and of buffers given with them, 0: host. reserved: 0 */
     int32_t sum;   /* odc_summation; 0: in f32 (f64), in the order in which gradients come, on which the last bits depend */
     float largest; /* exact sums: all gradients of the first minibatch are below this power of two; 0: 1,024 (f16: 65,536) */
 } odc_shard_desc;
@@ -145,9 +145,9 @@ typedef struct odc_slice {
     uint64_t struct_size;
     void *parameters;         /* `numel` elements of parameter_type; NULL if there are none */
     void *gradients;          /* `numel` sums of accumulator_type; NULL if there are none */
-    uint64_t offset, numel;   /* of the first element in the shard; 0: an empty slice, which is neither published nor waited for */
+    uint64_t offset, numel;   /* offset of the first element in the shard; numel 0: empty, neither published nor waited for */
     int32_t parameter_type, accumulator_type; /* odc_type or 0; ODC_F32, ODC_F64 or 0 */
-    int32_t memory, reserved; /* odc_memory: pointers to GPU memory are for the GPU only; 0 */
+    int32_t memory, reserved; /* odc_memory: pointers to GPU memory are for the GPU only. reserved: 0 */
     int32_t sum;   /* odc_summation or 0 */
     float largest; /* of the next minibatch, as its sums ask; negative: it has none. A checkpoint keeps the ranks' maximum */
 } odc_slice;
@@ -159,7 +159,7 @@ ODC_API odc_status odc_release_shard(odc_shard *shard);
 /* "My slice holds this minibatch's parameters": lets peers read it and opens its accumulator at zero. Once per shard
  * and minibatch; odc_publish_all publishes the shards that are left, and it is an error if none is. Waits for nobody.
  * `stream`, here and below: NULL for host memory; for GPU memory a CUDA stream of that GPU (NULL: the legacy default), not being
- * captured. The call takes effect when the stream reaches it; if that fails, a later call does, at the latest the sync or shutdown. The
+ * captured. It takes effect when the stream reaches it; if that fails, a later call says so, at the latest the sync or shutdown. The
  * host waits for owners whose streams have not published, for staging, and at 512 pending calls: no work may depend on later work. */
 ODC_API odc_status odc_publish(odc_shard *shard, void *stream);
 ODC_API odc_status odc_publish_all(odc_context *context, void *stream);
@@ -196,8 +196,8 @@ ODC_API odc_status odc_claim(odc_context *context, uint64_t count, uint64_t *ind
 ODC_API odc_status odc_get_claims(const odc_context *context, uint64_t minibatch, uint64_t *indices, size_t capacity, size_t *count);
 /* What this rank computes in the running minibatch, in odc_plan's units, with what it claimed; the last value before sync counts. */
 ODC_API odc_status odc_report_cost(odc_context *context, double cost);
-/* Ranks' speeds, relative to their mean: reported cost per second from first publish to sync, without waiting for publishes; the
- * newest minibatch counts 0.3. 1: not measured yet. `count`: of ranks. All ranks read equal bits between the same two syncs. */
+/* Ranks' speeds, relative to their mean: reported cost per second from first publish to sync, less waits for publishes; the
+ * newest minibatch has weight 0.3. 1: not measured yet. `count`: of ranks. All ranks read equal bits between the same two syncs. */
 ODC_API odc_status odc_get_speeds(const odc_context *context, double *speeds, size_t count);
 
 /* ---- Where the time went (always on; totals since odc_init) ---- */
@@ -219,16 +219,16 @@ typedef struct odc_stats {
 } odc_stats;
 typedef struct odc_peer_stats {
     uint64_t struct_size;
-    uint64_t publish_wait_ns; /* the part of publish_wait_ns spent on this rank */
-    uint64_t sync_late_ns;    /* how much later than this rank it arrived in sync, summed */
-    uint64_t sync_last;       /* in how many syncs it was the last of all */
+    uint64_t publish_wait_ns; /* the part of odc_stats' publish_wait_ns spent on that peer */
+    uint64_t sync_late_ns;    /* how much later than this rank the peer arrived in sync, summed */
+    uint64_t sync_last;       /* in how many syncs the peer was the last of all */
 } odc_peer_stats;
 ODC_API odc_status odc_get_stats(const odc_context *context, odc_stats *out);
 ODC_API odc_status odc_get_peer_stats(const odc_context *context, int32_t rank, odc_peer_stats *out);
 
 /* ---- Balancing a minibatch (needs no context; paper section 4) ---- */
 typedef enum odc_policy {
-    ODC_LOCAL_SORT = 1, /* rank r takes samples r, r+W, ...; sorted; one sample a microbatch */
+    ODC_LOCAL_SORT = 1, /* rank r takes samples r, r + ranks, ..., shortest first; one sample a microbatch */
     ODC_LB_MICRO = 2,   /* equal sample counts and equal microbatch counts: what collectives need */
     ODC_LB_MINI = 3,    /* only the minibatch is balanced; microbatch counts differ: needs ODC */
     ODC_SORTED_ROWS = 4 /* equal microbatch counts, those of similar cost run together: the best for collectives */
@@ -252,10 +252,10 @@ typedef struct odc_plan_summary {
 } odc_plan_summary;
 /* Writes each sample's rank and microbatch (0, 1, ..., in the order to run them); fills *summary unless NULL. A sample that is left
  * to be claimed has rank -1, and its item, which is a microbatch, too; the first is the costliest. Costs are divided by a rank's
- * speed, relative to the mean; items count for whoever is done first. */
+ * speed, relative to the mean; an item counts for the rank that is free first. */
 ODC_API odc_status odc_plan(const odc_plan_request *request, int32_t *rank_of, int32_t *microbatch_of, odc_plan_summary *summary);
-/* Lookahead: plans the next minibatches together. With few samples a rank the longest sample decides a minibatch's time; where
- * several long ones meet in one minibatch, the others are short. The window's samples stay the same, and each minibatch's number. */
+/* Lookahead: plans the next minibatches together. With few samples a rank the longest sample decides a minibatch's time, so
+ * long ones are put into one minibatch, and the others become short. Each minibatch keeps its number of samples. */
 typedef enum odc_window_order {
     ODC_WINDOW_EXCHANGED = 1, /* the few exchanges between minibatches that save most, within the limits below */
     ODC_WINDOW_SORTED = 2     /* by cost, the costliest first, no exchanges: nearly all samples move, or none if that gains nothing */
@@ -275,7 +275,7 @@ typedef struct odc_window_summary {
     double lower_bound;                             /* no order of these samples on these ranks is below this */
     double moved, displacement;                     /* as most_moved and most_displacement limit them */
     double token_variation, token_variation_before; /* of a minibatch's tokens: standard deviation / mean */
-    double tokens; /* of a minibatch, mean over the window: divides the gradients of a loss that is a sum over tokens */
+    double tokens; /* of a minibatch, mean over the window: the divisor for gradients of a loss that is a sum over tokens */
 } odc_window_summary;
 /* Writes each sample's minibatch (0, 1, ...), rank and microbatch; fills *summary unless NULL. Never slower than odc_plan alone. */
 ODC_API odc_status odc_plan_window(const odc_window_request *request, int32_t *minibatch_of, int32_t *rank_of,

@@ -100,7 +100,7 @@ public:
     ~Context() {
         if (*this && std::uncaught_exceptions() > exceptions_) {
             const detail::Uninterrupted here;
-            odc_abort(handle(), "a thread of it threw an exception");
+            odc_abort(handle(), "one of its threads threw an exception");
         }
     }
 
@@ -169,8 +169,8 @@ public:
     void report_cost(double cost, S &...status) noexcept(detail::kQuiet<S...>) {
         detail::check(odc_report_cost(handle(), cost), status...);
     }
-    // Each rank's speed relative to their mean: reported cost per time from publish to sync, without waiting for publishes; the
-    // newest minibatch counts 0.3. 1: not measured yet. The same on all ranks.
+    // Each rank's speed relative to their mean: reported cost per time from publish to sync, less waits for publishes; the
+    // newest minibatch has weight 0.3. 1: not measured yet. The same on all ranks.
     template <class... S, class = detail::Trailing<S...>>
     std::vector<double> speeds(S &...status) const noexcept(detail::kQuiet<S...>);
 
@@ -200,7 +200,7 @@ public:
     void abort(const std::string &text, S &...status) noexcept(detail::kQuiet<S...>) {
         detail::check(odc_abort(handle(), text.c_str()), status...);
     }
-    // Leaves the job without waiting. Slices stay; later calls fail because this rank has left.
+    // Leaves the job; waits for no rank's calls. Slices stay; later calls fail because this rank has left.
     template <class... S, class = detail::Trailing<S...>>
     void shutdown(S &...status) noexcept(detail::kQuiet<S...>);
 

@@ -27,7 +27,7 @@ public:
         }
     }
 
-    // `take(Fd, const Address &)`: for each connection that waits now; for so many at a time that the caller's deadline is kept.
+    // Calls `take(Fd, const Address &)` for each connection that waits, at most kMostAtOnce a listener, so that it returns soon.
     template <class Take>
     void accept_all(Take take) {
         why_crowded_ = 0;

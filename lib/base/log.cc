@@ -150,7 +150,7 @@ std::string Log::prefix(odc_log_level level) const {
 
 void Log::put(odc_log_level level, const std::string &text) {
     std::string line = prefix(level) + text;
-    // A line is one, whatever texts of callers are in it.
+    // Control characters in callers' texts become spaces, so that a record stays one line.
     std::replace_if(
         line.begin(), line.end(), [](unsigned char c) { return c < ' '; }, ' ');
     if (sink_ == nullptr) {

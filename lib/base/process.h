@@ -4,9 +4,9 @@
 
 namespace odc {
 
-// Whether a pidfd's process has ended, or a silent connection; not for -1.
+// Whether a pidfd's process has ended, or a connection on which nothing is due was closed or has data; false for -1.
 bool dead(int pidfd);
-// A process of another pid namespace shows as 0: then nothing is known.
+// Whether the process has ended; false for 0, as which one of another pid namespace shows.
 bool gone(int pid);
 
 }  // namespace odc

@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kBytes = 4096;
 constexpr char kUnmapped = 1;   // written by the owner
 constexpr int kExitMs = 100;    // for an exit to complete, where /proc cannot tell it from exec
-static_assert(kUnmapped == 1);  // as those of bootstrap/shared_layouts.cc
+static_assert(kUnmapped == 1);  // pinned as in bootstrap/shared_layouts.cc
 
 // The process id in this pid namespace; 0 or less if it has none here.
 long pid_of(int pidfd) {

@@ -160,7 +160,8 @@ PeerInfo get_info(const Pmix &pmix, const pmix_proc_t &of, const char *key, cons
     check(pmix, pmix.get(&of, key, &timeout, 1, &value), formatted("PMIx_Get of what rank {} published", of.rank));
     const std::unique_ptr<pmix_value_t, decltype(&std::free)> owner(value, std::free);
     if (value->type != PMIX_BYTE_OBJECT) {
-        fail(ODC_ERROR_RENDEZVOUS, "PMIx gave something else than what rank {} published", of.rank);
+        fail(ODC_ERROR_RENDEZVOUS, "PMIx returned no bytes for rank {}; meet by ODC_RENDEZVOUS and ODC_SECRET instead",
+             of.rank);
     }
     const std::unique_ptr<char, decltype(&std::free)> bytes(value->data.bo.bytes, std::free);
     PeerInfo info;

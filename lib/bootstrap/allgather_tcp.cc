@@ -280,7 +280,8 @@ private:
             }
             why = error.what();
         }
-        fail(ODC_ERROR_RENDEZVOUS, "rank 0 cannot listen at {}, where somebody else does: {}", busy, why);
+        fail(ODC_ERROR_RENDEZVOUS, "rank 0 cannot listen at {}, where another process listens; choose another port: {}",
+             busy, why);
     }
 
     HostPort endpoint_;

@@ -176,14 +176,16 @@ void fill_peer(Membership &membership, int rank, LocalPeer met, std::unique_ptr<
     }
     if (block->rank != rank || block->size != membership.config.size) {
         fail(ODC_ERROR_RENDEZVOUS,
-             "odc_init: rank {} (pid {}) says that it is rank {} of {}, this rank that it is rank {} of {}", rank,
-             met.pid, block->rank, block->size, rank, membership.config.size);
+             "odc_init: rank {} (pid {}) says that it is rank {} of {}, this rank that it is rank {} of {}; give each "
+             "process its own rank, and all the same size",
+             rank, met.pid, block->rank, block->size, rank, membership.config.size);
     }
     Peer &peer = membership.peers[static_cast<size_t>(rank)];
-    if (peer.identity != block->identity) {  // who meets by name has no peer infos, and is taken for a local peer
+    // Ranks that meet by name exchange no peer infos and take each other for local peers.
+    if (peer.identity != block->identity) {
         const std::string differ = peer.host == block->host
-                                       ? "is on a host of the same name, but not of the same kernel, network "
-                                         "namespace, user and ODC_HOST_ID"
+                                       ? "is on a host of the same name, but kernel, network namespace, "
+                                         "user and ODC_HOST_ID are not all the same"
                                        : formatted("counts as host {}, this rank as host {}", block->host, peer.host);
         fail(ODC_ERROR_RENDEZVOUS,
              "odc_init: rank {} {}; ranks that meet by name are of one host: give all of them one ODC_HOST_ID "
@@ -265,7 +267,7 @@ Membership join(const odc_config &config, Log &log) {
         log.info("has met {} of this host after {}", counted(group.ranks.size() - 1, "other rank"), waited(deadline));
         choose_routes(membership, infos, allgather.get(), deadline);
     } catch (const std::exception &error) {
-        // Peers that have this rank's memory already read there why it does not come.
+        // Peers that already have this rank's memory read there why it does not come.
         record_departure(*block, launch.rank, error.what());
         throw;
     } catch (...) {  // pthread_exit in a callback

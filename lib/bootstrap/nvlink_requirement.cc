@@ -48,7 +48,7 @@ std::string why_no_link_between(const GpuReport &report, const LocalGpu &a, cons
             return formatted("nothing is known of the GPU of {}: NVML does not show it", local_rank->text);
         }
         if (match->is_part) {
-            return formatted("the GPU of {} is a part (MIG) of {}, and of parts no NVLink is known", local_rank->text,
+            return formatted("the GPU of {} is a MIG instance of {}, and of those no NVLink is known", local_rank->text,
                              report.gpus[match->gpu].bus_id);
         }
     }

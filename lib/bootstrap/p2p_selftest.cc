@@ -32,7 +32,7 @@ constexpr uint32_t pattern_word(int rank, uint64_t index) {
     return (static_cast<uint32_t>(rank) + 1) * 2654435761U + static_cast<uint32_t>(index) * 40503U;
 }
 
-// What ranks read of each other's region, and wait for: as those of shared_layouts.cc.
+// What ranks read of each other's region, and wait for: pinned as in shared_layouts.cc.
 static_assert(kPatternBytes == 16384 && kAreaBytes == 4096 && kRounds == 64);
 static_assert(pattern_word(2, 5) == 3668542502U);
 
@@ -44,7 +44,8 @@ public:
           local_peers_(membership.hosts[membership.own().host_index]), peer_accesses_(membership.peers.size()),
           regions_(local_peers_.size()), host_(device_, kPatternBytes + local_peers_.size() * kAreaBytes) {
         if (local_peers_.size() > ControlBlock::kMostTried) {
-            fail(ODC_ERROR_UNSUPPORTED, "odc_init: {} ranks of one host cannot all have GPUs, at most {}",
+            fail(ODC_ERROR_UNSUPPORTED,
+                 "odc_init: this host has {} ranks; with GPUs at most {} are possible: start fewer here",
                  local_peers_.size(), ControlBlock::kMostTried);
         }
         const RouteOptions options = read_route_options();

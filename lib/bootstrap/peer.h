@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank that has joined knows of the job and of each rank in it.
+// The job's configuration, and what a rank that has joined knows of one rank.
 #pragma once
 
 #include "base/fd.h"

@@ -18,7 +18,7 @@ struct JoinError {
 static_assert(sizeof(JoinError) == sizeof(PeerInfo));
 static_assert(offsetof(JoinError, status) == 8 && offsetof(JoinError, why) == 12);
 constexpr uint64_t kJoinErrorMagic = 0x6f6463207361642e;  // "odc sad."
-static_assert(kJoinErrorMagic == 0x6f6463207361642e);     // as those of shared_layouts.cc
+static_assert(kJoinErrorMagic == 0x6f6463207361642e);     // pinned as in shared_layouts.cc
 
 template <class Content>
 PeerInfo peer_info_with(const Content &content) {
@@ -101,7 +101,8 @@ NicInfo read_nics(const PeerInfo &info, int rank) {
     content.why_no_fabric[sizeof(content.why_no_fabric) - 1] = '\0';
     if (content.count > kMaxNics || !std::all_of(content.nics.begin(), content.nics.begin() + content.count,
                                                  [](const NicAddress &nic) { return well_formed(nic); })) {
-        fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank {} describes NICs that cannot be", rank);
+        fail(ODC_ERROR_RENDEZVOUS,
+             "odc_init: rank {} sent an invalid description of its NICs; give all ranks the same libodc", rank);
     }
     return content;
 }

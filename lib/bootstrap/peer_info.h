@@ -21,12 +21,13 @@ struct IdentityInfo {
     int32_t rank;
     int32_t size;
     int32_t pid;
-    uint32_t transports;      // that it may use (route_options.h)
-    char identity[96];        // of the host: equal for ranks that share memory
-    char host[64];            // as errors show it
-    char group[48];           // only to notice that two groups meet by mistake
-    char gpu[64];             // its name; empty: it has none
-    unsigned char nonce[16];  // random; its leader's names a host's rendezvous, so no leftover of another job knows it
+    uint32_t transports;  // that it may use (route_options.h)
+    char identity[96];    // of the host: equal for ranks that share memory
+    char host[64];        // as errors show it
+    char group[48];       // only to notice that two groups meet by mistake
+    char gpu[64];         // its name; empty: it has none
+    unsigned char
+        nonce[16];  // random; the leader's is the name of its host's rendezvous, which no leftover of another job knows
 };
 
 // The peer infos of the later rounds, which only jobs on several hosts have: the NICs by which a rank can be reached; the ranks

@@ -16,7 +16,7 @@ namespace odc {
 
 class ReachabilityProbe {
 public:
-    // Moves to `addresses.refused` where this rank cannot listen.
+    // Moves the NICs at which this rank cannot listen to `addresses.refused`.
     explicit ReachabilityProbe(NicAddresses &addresses);
 
     const ProbePorts &probe_ports() const { return probe_ports_; }

@@ -24,7 +24,7 @@ void name_host(const odc_config &config, Rendezvous *found) {
                            : "config.host",
              named.size(), kLongestHost);
     }
-    // No text makes a machine's identity, which begins otherwise.
+    // The prefix keeps a user's text from being equal to a machine's identity.
     found->identity = named.empty() ? host_identity() : "named " + named;
     found->host = named.empty() ? host_name() : named;
     if (!named.empty()) {
@@ -84,7 +84,7 @@ Rendezvous find_rendezvous(const odc_config &config, Log &log) {
         fail(ODC_ERROR_ARGUMENT, "odc_init: size is {}, at most {} ranks are possible", config.size, kMostRanks);
     }
     if (config.size == 0 && config.rank != 0) {
-        fail(ODC_ERROR_ARGUMENT, "odc_init: rank {} is given without a size", config.rank);
+        fail(ODC_ERROR_ARGUMENT, "odc_init: rank {} is given without a size; set config.size, too", config.rank);
     }
     if (config.size > 0) {
         if (config.rank < 0 || config.rank >= config.size) {

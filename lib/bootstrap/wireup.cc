@@ -268,8 +268,9 @@ EndpointInfo endpoint_info_of(const Membership &membership, const UsedNics &used
         EndpointName &out = info.names[nic];
         if (name.size() > sizeof(out.name)) {
             fail(ODC_ERROR_UNSUPPORTED,
-                 "odc_init: the provider names its endpoints by {} bytes, at most {} are possible", name.size(),
-                 sizeof(out.name));
+                 "odc_init: the provider names its endpoints by {} bytes, at most {} are possible; choose another by "
+                 "ODC_PROVIDER",
+                 name.size(), sizeof(out.name));
         }
         out.bytes = static_cast<uint32_t>(name.size());
         std::copy(name.begin(), name.end(), out.name.begin());

@@ -68,7 +68,7 @@ private:
     void check_new(const std::vector<Description> &descriptions) const;
     void attach(const std::vector<std::unique_ptr<Shard>> &shards);
     void tell_registered(const std::vector<Shard *> &shards);
-    // For the ranks of this host; they are not rung for.
+    // Publishes to the ranks of this host; the caller rings the doorbell.
     void publish_here(Shard &shard, void *stream);
     void tell_all_published(const std::vector<Shard *> &published);
 

@@ -59,7 +59,7 @@ void publish_vote(Shard &shard, uint64_t generation) {
 
 namespace {
 
-// The own slice by the order of calls, as ShardDirectory::is_published: on a device its word may still be to come.
+// The own slice's vote counts once odc_publish was called, as in ShardDirectory: on a device its word may come later.
 bool has_vote(const Shard &shard, uint64_t index, const ShardRecord &record, uint64_t generation) {
     const uint64_t published =
         index == shard.own_index() ? shard.published : record.published.load(std::memory_order_acquire);
@@ -111,8 +111,8 @@ void end_exact_sums(Shard &shard, uint64_t generation, const ConvertedSums &conv
     counters.clamped_addends.add(clamped);
     if (clamped > 0) {
         job.log().warn(
-            "shard \"{}\": {} elements of gradients were not below 2^{}, the largest that exact sums took in this "
-            "minibatch, and were added as that; in the next it is 2^{}",
+            "shard \"{}\": {} elements of gradients were not below 2^{}, the `largest` of this minibatch's exact "
+            "sums, and were added as the value just below it; in the next it is 2^{} or more",
             shard.name(), clamped, exponent, state.vote.exponent());
     }
 }

@@ -21,7 +21,7 @@ void finish_exact_sums(Shard &shard, uint64_t generation, Job &job, Counters &co
 struct ConvertedSums {
     double largest = 0;      // magnitude in units
     uint64_t clamped = 0;    // addends beside those that the record counts
-    uint64_t additions = 0;  // the most to an element, up to one too many
+    uint64_t additions = 0;  // the most to one element, counted up to the limit plus one
 };
 void end_exact_sums(Shard &shard, uint64_t generation, const ConvertedSums &converted, Job &job, Counters &counters);
 // The `largest` of odc_slice; 0 without exact sums.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Foreign slices, those of owners on other hosts: which owner of this host holds what belongs to each, its entry of the node cache and
-// its partial sum. The **holder** follows from the shard's description, and whether it has memory for them its shard record says, so
+// its partial sum. The **holder** follows from the shard's description, and its shard record says whether it has memory for them, so
 // all ranks of the host agree.
 #pragma once
 

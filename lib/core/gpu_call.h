@@ -45,7 +45,7 @@ struct GpuSliceState : EngineState {
     uint64_t reduced = 0;             // the generation whose shadow's sums are on their way to the GPU's
     // For exact sums only:
     uint64_t converting = 0;               // the generation whose sums are becoming f32
-    const PinnedMemory *totals = nullptr;  // a copy of their ExactTotals, when they have
+    const PinnedMemory *totals = nullptr;  // receives their ExactTotals when they are converted
 };
 // NULL: the own slice is empty.
 inline GpuSliceState *slice_state_of(const Shard &shard) {

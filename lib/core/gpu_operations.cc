@@ -425,7 +425,7 @@ void GpuOperations::wait_for_staging(Job::Wait &wait, const std::function<bool()
         check_staging();
         return ready();
     });
-    check_staging();  // what ended between the last look at it and `ready()`
+    check_staging();  // again, for what failed after the last check
 }
 
 void GpuOperations::check_staging() {
@@ -442,10 +442,10 @@ void GpuOperations::check_staging() {
     const ControlBlock &block = job_.block(*owner);
     const std::string me = job_.who(job_.rank());
     if (serves(block.state.load(std::memory_order_acquire))) {
-        job_.fail_job(ODC_ERROR_TIMEOUT, formatted("{} has not got a slice of {} by the deadline; it {}", me,
+        job_.fail_job(ODC_ERROR_TIMEOUT, formatted("{} did not receive a slice of {} by the deadline; it {}", me,
                                                    job_.who(*owner), job_.what(*owner)));
     }
-    job_.fail_job(ODC_ERROR_PEER_LOST, formatted("{} left in minibatch {} before {} had got a slice of it",
+    job_.fail_job(ODC_ERROR_PEER_LOST, formatted("{} left in minibatch {} before {} had received its slice",
                                                  job_.who(*owner), block.left_minibatch.load(), me));
 }
 

@@ -320,7 +320,7 @@ bool HostOperations::begin_get(Operation &operation, Operation::Gather &gather, 
     Shard &shard = *operation.shard;
     const bool published = directory_.is_published(shard, index);  // links its record
     if (cache_->caches(shard, index)) {
-        // Whether the slice has an entry, the holder tells when it publishes; and the owner must have registered the shard.
+        // Whether the slice has an entry is known once its holder has published; and its owner must have registered the shard.
         if (shard.linked(index) == nullptr || !directory_.is_published(shard, cache_->holder(shard, index))) {
             return false;
         }

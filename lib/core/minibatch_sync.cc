@@ -33,6 +33,11 @@ void write(Contribution &contribution, const double *values, size_t count, int32
 }
 
 // After an interruption the same call must be made again: its values are with the peers already.
+std::string text_of(const Contribution &one) {
+    return one.count == 0 ? "no values"
+                          : formatted("{} values by {}", one.count, one.op == ODC_SUM ? "ODC_SUM" : "ODC_MAX");
+}
+
 void check_same(const char *call, const Contribution &theirs, const double *values, size_t count, int32_t op) {
     if (theirs.count != count || theirs.op != (count > 0 ? op : 0) ||
         (count > 0 && std::memcmp(theirs.values, values, count * sizeof(double)) != 0)) {
@@ -208,8 +213,8 @@ void Context::take(const Contribution &combined, Contribution (ControlBlock::*br
         if (theirs.count != mine.count || theirs.op != mine.op) {
             job_.fail_job(
                 ODC_ERROR_MISMATCH,
-                formatted("in {} of minibatch {} {} combines {} values with op {}, {} {} with op {}", call, minibatch(),
-                          job_.who(job_.rank()), mine.count, mine.op, job_.who(rank), theirs.count, theirs.op));
+                formatted("in {} of minibatch {} {} combines {}, and {} {}; make the same call on all ranks", call,
+                          minibatch(), job_.who(job_.rank()), text_of(mine), job_.who(rank), text_of(theirs)));
         }
     }
     std::copy_n(combined.values, combined.count, values);
@@ -254,7 +259,7 @@ void Context::all_reduce(double *values, size_t count, int32_t op) {
     }
     job_.check();
     const Job::CallScope scope(job_, Call::AllReduce);
-    // Posted already if the call before this was interrupted.
+    // Written already if the call before this was interrupted.
     if (mine.reductions.load(std::memory_order_relaxed) == reductions_) {
         write(mine.reduced[reductions_ % 2], values, count, op);
         mine.reductions.store(reductions_ + 1, std::memory_order_release);

@@ -124,7 +124,7 @@ void NodeCache::read_ahead(Shard &shard) try {
             read(shard, index, {&want, CacheWant(generation(), 0).value(), last.order()});
         }
     }
-} catch (const std::exception &error) {  // who gathers reads
+} catch (const std::exception &error) {  // no error: the rank that gathers will read the slice itself
     job_.log().debug("does not read shard \"{}\" ahead: {}", shard.name(), error.what());
 }
 
@@ -138,7 +138,7 @@ void NodeCache::read(Shard &shard, uint64_t index, const ReadAhead &ahead) {
         }
     } while (!entry.word.compare_exchange_weak(seen, reading.value(), std::memory_order_acq_rel));
     const CacheWord full(generation(), CacheState::Full, job_.local_rank());
-    // Who wants the slice later may begin again to read it.
+    // A read ahead that ends without all bytes leaves the entry empty, so a rank that wants the slice later reads it again.
     const CacheWord incomplete =
         ahead.wanted != nullptr ? CacheWord::empty() : CacheWord(generation(), CacheState::GivenUp, job_.local_rank());
     const auto end = [&entry, &mine = job_.mine(), full, incomplete](bool complete) {
@@ -189,7 +189,7 @@ bool NodeCache::await_and_copy(Shard &shard, uint64_t index, std::byte *to, Job:
         return now.generation() < generation() || (now.state() == CacheState::Reading && !is_stuck(now.reader()));
     };
     do {
-        read(shard, index, {});  // where a read ahead was cancelled; else that has begun
+        read(shard, index, {});  // begins again where a read ahead was cancelled; else one is under way
         await(entry, owner, wait);
     } while (comes());
     const bool copied = copy(shard, index, to);
@@ -220,7 +220,8 @@ bool NodeCache::is_stuck(size_t reader) {
     const int64_t now = now_ns();
     const std::lock_guard lock(mutex_);
     Progress &seen = progress_[reader];
-    if (bytes != seen.bytes || generation() != seen.generation) {  // who has arrived in a sync runs
+    if (bytes != seen.bytes ||
+        generation() != seen.generation) {  // a rank that has arrived in a sync since then was not stopped
         seen = {generation(), bytes, now, false};
     }
     seen.is_stuck = seen.is_stuck || (now - seen.since_ns) / 1'000'000 > std::min(kStuckMs, job_.timeout_ms() / 4);

@@ -40,7 +40,7 @@ public:
     Shard::Held plan(const Shard &shard, uint64_t left) const;
     // The shard has got the memory for what this rank holds.
     void took(const Shard &shard) { used_ += shard.held_bytes(); }
-    // It gives that back, and ends this rank's reads of it.
+    // The shard gives that memory back; cancels this rank's reads of the shard.
     void forget(const Shard &shard);
 
     // ---- Gathers ----

@@ -70,7 +70,7 @@ public:
     const Slices &slices() const { return slices_; }
     uint64_t own_numel() const { return slices_.numel(own_index_); }
 
-    // A stream writes its `published` word, which rings no doorbell.
+    // In device memory: a stream writes its `published` word, which rings no doorbell.
     bool on_device() const { return description_.memory != ODC_HOST_MEMORY; }
     bool is_exact() const { return description_.summation == ODC_SUM_EXACT; }
     // In device memory, and some of its ranks reach it through host memory only.

@@ -65,7 +65,7 @@ ShardRecord *ShardDirectory::look_up(Shard &shard, uint64_t index) {
         return known;
     }
     const int rank = shard.owner(index);
-    // Before its list: what it had registered by then is in the list.
+    // `arrived` is read before the list, which then has all that the owner registered before it arrived.
     const bool passed = job_.block(rank).arrived.load(std::memory_order_acquire) > shard.registered;
     read(rank);
     auto &waiting = readers_[static_cast<size_t>(rank)].waiting;
@@ -99,7 +99,7 @@ ShardRecord *ShardDirectory::look_up(Shard &shard, uint64_t index) {
 }
 
 ShardDirectory::Presence ShardDirectory::presence(Shard &shard, uint64_t index) {
-    // The own slice by the order of calls: on a device its word may still be to come, and so may what waits for it there.
+    // Calls that get here have published the own slice. On a device its word may come later, but so does the work that reads it.
     if (shard.slices().numel(index) == 0 || index == shard.own_index()) {
         return Presence::Published;
     }

@@ -33,7 +33,7 @@ public:
     // Waits until the owner has published its slice or released it; false: released.
     bool await_presence(Shard &shard, uint64_t index, Job::Wait &wait);
 
-    // Whatever adding shards in this minibatch may throw, so that `add` throws nothing.
+    // Does all that may throw when shards are added in this minibatch, so that `add` throws nothing.
     void reserve();
     void add(Shard &shard) noexcept;
     // Ends the use of the shard's own record, and of the other owners'.

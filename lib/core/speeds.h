@@ -26,7 +26,7 @@ public:
     double speed(int rank, uint64_t minibatch) const {
         return speed_of(rank, minibatch).load(std::memory_order_relaxed);
     }
-    // Where nobody reports costs nothing is stored, so the cache line stays with all ranks.
+    // If nobody reports costs, nothing is stored, so the cache line stays in all ranks' caches.
     void set_speed(int rank, uint64_t minibatch, double speed) {
         if (this->speed(rank, minibatch) != speed) {
             speed_of(rank, minibatch).store(speed, std::memory_order_relaxed);

@@ -47,9 +47,9 @@ public:
     // For waits on other things than a doorbell: throws what ends the wait.
     void check(int holder, int64_t since_ns) override;
     int holder() const { return holder_; }
-    // From now on an interruption would leave an operation half done. So `interrupted` is not asked as long as the
-    // operation goes on; where it has not for kFinishNs, an interruption fails the job. Called again when it has gone on:
-    // kFinishNs begins anew.
+    // From now on an interruption would leave an operation half done. So `interrupted` is not asked while the
+    // operation makes progress; after kFinishNs without any it is asked, and an interruption fails the job. To call this again
+    // after progress restarts kFinishNs.
     void begin_effects() {
         effects_ = true;
         since_ns_ = 0;
@@ -59,8 +59,8 @@ public:
 private:
     // Deaths and a failed device are looked for at most this often, and at least every 20 ms.
     static constexpr int64_t kLookNs = 5'000'000;
-    // A rank lets a stripe go in microseconds, and a progress thread adds what is announced to it in milliseconds; then the owner
-    // is stopped, or its host overloaded.
+    // A rank lets a stripe go in microseconds, and a progress thread adds what is announced to it in milliseconds; after this
+    // long the owner is stopped, or its host overloaded.
     static constexpr int64_t kFinishNs = 5'000'000'000;
 
     template <class Ready>

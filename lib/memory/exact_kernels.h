@@ -27,11 +27,11 @@ Special add_exactly(Sum sum, Found found, int32_t gradient_type, int exponent, i
 Special add_exactly_by(AddLoop loop, Sum sum, Found found, int32_t gradient_type, int exponent, int64_t *sums,
                        const void *gradient, size_t count);
 
-// Stores or adds `count` sums of the same exponent, which begin at any address. Whether any of them is kNotFinite: those are now.
+// Stores or adds `count` sums of the same exponent, at any address. Returns whether one of them is kNotFinite, as its sum now is.
 bool add_exact_sums(Sum sum, int64_t *sums, const void *from, size_t count);
 
-// Writes `count` sums as f32, rounded once, to the nearest; kNotFinite, and what f32 cannot hold, as NaN. `to` is `sums`, or any address before it.
-// Returns the largest finite magnitude in units, rounded.
+// Writes `count` sums as f32, rounded once, to the nearest; kNotFinite, and what f32 cannot hold, as NaN. `to` is `sums`, or
+// any address before it. Returns the largest finite magnitude in units, rounded.
 double exact_sums_to_f32(void *to, const int64_t *sums, size_t count, int exponent);
 
 // As loop_figures().

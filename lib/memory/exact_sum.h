@@ -24,8 +24,8 @@ constexpr int kMostExponent = 127;
 constexpr bool is_exponent(int exponent) { return exponent >= kLeastExponent && exponent <= kMostExponent; }
 
 constexpr int kHeadroom = 6;  // bits between a minibatch's largest sum and the next one's largest addend
-// The exponent falls by one bit a minibatch, as the next one may be like the one before. An exponent more than this above the
-// largest sum falls to it at once: with fewer bits left, sums would be coarser than in f32.
+// The exponent falls by one bit a minibatch, as the next one may be like the one before, but at once to at most this much above
+// what the largest sum asks for: with fewer bits left, sums would be coarser than in f32.
 constexpr int kMostExcess = 20;
 
 // What an owner publishes: the exponent that its sums of the minibatch before ask for. An owner without sums votes to keep the

@@ -36,12 +36,12 @@ public:
         note(turn, bytes, now_ns() - begin);
     }
 
-    // What run() does: the turn's loop processed `bytes` in `ns`. The thread of the last turn chooses.
+    // The steps of run(): take a turn, find its loop, note that it processed `bytes` in `ns`. The last turn's thread chooses.
     uint32_t next_turn() { return turns_.fetch_add(1, std::memory_order_relaxed); }
     int loop_of(uint32_t turn) const { return static_cast<int>(turn % loops_); }
     void note(uint32_t turn, size_t bytes, int64_t ns);
 
-    // The speed of `loop` in MB/s that a quarter of its turns exceeded; 0 before its first turn.
+    // The speed of `loop` in MB/s that a quarter of its turns exceeded; 0 until more than a quarter are done.
     uint32_t speed(int loop) const;
 
 private:

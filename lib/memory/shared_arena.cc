@@ -27,7 +27,7 @@ namespace {
 constexpr uint64_t kFileBytes = uint64_t{1} << 60;      // sparse: only allocated pages take memory
 constexpr uint64_t kRecordBytes = uint64_t{1} << 36;    // of records, at most
 constexpr uint64_t kSegmentBytes = uint64_t{16} << 20;  // records, and slices smaller than this, share a mapping
-// By which peers find the mapping that a record lies in: as those of bootstrap/shared_layouts.cc.
+// By which peers find the mapping that a record lies in: pinned as in bootstrap/shared_layouts.cc.
 static_assert(kSegmentBytes == 16777216);
 constexpr uint64_t kAlignment = 64;
 constexpr uint64_t kPage = 4096;  // the smallest; with larger pages the kernel rounds further
@@ -291,8 +291,11 @@ FreeRanges::Taken Arena::take(uint64_t bytes) {
     }
     const uint64_t segment_bytes = round_up(std::max(bytes, kSegmentBytes), kLargePage);
     if (segment_bytes > file_bytes_ - next_segment_) {
-        fail(ODC_ERROR_NO_MEMORY,
-             "this rank's shared memory has used up its {} bytes of addresses (RLIMIT_FSIZE limits them)", file_bytes_);
+        fail(
+            ODC_ERROR_NO_MEMORY,
+            "this rank's shared memory has used up its {} bytes of addresses; start with a higher RLIMIT_FSIZE (ulimit -f), "
+            "or release shards",
+            file_bytes_);
     }
     const Segment fresh{next_segment_, segment_bytes};
     next_segment_ += segment_bytes;

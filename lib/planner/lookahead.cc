@@ -26,9 +26,9 @@ Samples costliest_first(Samples samples, const std::vector<double> &costs) {
     return samples;
 }
 
-// Exchanges among neighbouring minibatches. One after another becomes the receiver: that with the costliest sample left. It takes the
-// costliest samples of the others, the donors, for its own cheapest, until its cost fills every rank as long as its costliest
-// sample takes.
+// Exchanges among neighbouring minibatches. One after another becomes the receiver: that with the costliest sample left. It takes
+// the costliest samples of the others, the donors, for its own cheapest, until its cost, spread over the ranks, keeps each busy
+// as long as its costliest sample takes.
 class Exchange {
 public:
     // Each minibatch costliest first.
@@ -244,7 +244,7 @@ double least_time(const Window &window, const std::vector<double> &costs, size_t
     std::sort(of_window.begin(), of_window.end(), std::greater<>());
     std::sort(counts.begin(), counts.end(), std::greater<>());
     // A lower bound of the sum of what each minibatch's sample at `place` (costliest first) costs. Take the minibatches in falling
-    // order of that cost: more than the m-th's can cost only the samples of those before it, and `place` samples of each other.
+    // order of that cost: only samples of those before the m-th, and `place` of each from it on, can cost more than its sample.
     // These are most if the largest minibatches come first.
     const auto sum_at = [&](size_t place) {
         double sum = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lookahead: exchanges samples between the minibatches of a window. A minibatch has no idle ranks if its cost is at least that
-// of its costliest sample on every rank; with few samples a rank that needs several costly ones together, so one minibatch takes
-// those of the others.
+// Lookahead: exchanges samples between the minibatches of a window. A minibatch keeps all ranks busy if its cost, spread over
+// them, is at least that of its costliest sample. With few samples a rank this takes several costly samples in one minibatch,
+// which takes them from the others.
 #pragma once
 
 #include "planner/minibatch.h"

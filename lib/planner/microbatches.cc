@@ -26,7 +26,7 @@ bool within_budget(const Samples &samples, const Minibatch &minibatch) {
     return true;
 }
 
-// The tokens over the budget, rounded up, without overflow of the sum.
+// The sum of the tokens divided by the budget, rounded up; the sum does not overflow.
 size_t fewest_microbatches(const Samples &samples, const Minibatch &minibatch) {
     size_t full = 0;
     uint64_t rest = 0;

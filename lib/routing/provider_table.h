@@ -31,8 +31,8 @@ struct ProviderRow {
     ReadMode read_mode;       // by its documentation; what libfabric says of it here counts more
     uint32_t kinds;           // of the NICs that it serves
     const char *suffix = "";  // its domain is the NIC's name and this
-    const char *device = "";  // how the kernel begins the NIC's name, where libfabric begins the domain's with
-    const char *domain = "";  // this
+    const char *device = "";  // prefix of its NICs' names in the kernel, which libfabric replaces by `domain`
+    const char *domain = "";
 };
 
 inline constexpr uint32_t kInterfaces =

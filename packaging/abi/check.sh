@@ -46,7 +46,7 @@ if [ "$last" = "$now" ]; then
     grep -q "^libodc ([0-9]*:$now-" "$root/$changes" || complain "$changes names neither $now, which odc.h is of, nor an earlier release"
 elif [ "$before" != "$last" ] && [ "$before" != "$now" ]; then
     complain "previous/ is of libodc $before, but $changes says that $last was released before $now: copy odc.h and odc.map of" \
-        "$last to previous/, and give its libodc.c what came"
+        "$last to previous/, and add what came with it to its libodc.c"
 fi
 
 # nodes MAP: each function after its node.

@@ -38,7 +38,7 @@ def concludes(verb, measured, bar):
         used = f"other programs used {100 * share:.0f} % of the processors"
         return j["verdict"] == f"not resolved: {used}"
     if j["pairs"] < 6:
-        return j["verdict"] == "not resolved: an interval takes 6 pairs"
+        return j["verdict"] == "not resolved: an interval needs 6 pairs: raise --pairs"
     return j["verdict"] == f"{verb} {measured}{bar}"
 
 def reached(limit):

@@ -160,7 +160,7 @@ has_nvml || unmet "$unknown unavailable: libnvidia-ml.so.1 not found" "LD_LIBRAR
 unmet "$unknown unavailable: nvmlInit failed: Driver Not Loaded" $full FAKE_NVML_FAIL=nvmlInit_v2:9
 unmet "nothing is known of the GPU of rank 0 (host $host, cuda:0): NVML does not show it" \
     $full FAKE_NVML_FAIL=nvmlDeviceGetUUID:15
-unmet "the GPU of rank 0 (host $host, cuda:0) is a part (MIG) of 0000:10:00.0, and of parts no NVLink is known" FAKE_CUDA_MIG=2
+unmet "the GPU of rank 0 (host $host, cuda:0) is a MIG instance of 0000:10:00.0, and of those no NVLink is known" FAKE_CUDA_MIG=2
 # With NVLink that fails odc_init's self-test, each rank reports its own reason.
 expect 0 "${both[@]}" $full FAKE_CUDA_P2P=lossy "$odc" run -n 2 -- bash -c "$none" "$odc"
 contains "$err" "but the route between the GPUs of rank 0 (host $host, cuda:0) and rank 1 (host $host, cuda:1) is not direct: through host memory, as sums"

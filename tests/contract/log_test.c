@@ -125,7 +125,7 @@ static void lines_say_who_when_and_what(void **state) {
     run_processes(3, tell_all, NULL);
 }
 
-/* Who is no rank has a host, a process and a group. */
+/* Lines of a process that is no rank yet have its host, process and group. */
 static void fail_to_join(int rank, int size, const char *job, void *arg) {
     (void)rank, (void)arg;
     heard h = {0};

@@ -52,7 +52,7 @@ int main(int argc, char **argv) {
     taken = strtoull(argv[2], NULL, 10);
     has_room = atoi(argv[3]);
     setenv("ODC_INTERFACE", "lo", 0);
-    setenv("FI_OFI_RXM_MSG_RX_SIZE", "64", 0); /* the other receives would take most of the memory */
+    setenv("FI_OFI_RXM_MSG_RX_SIZE", "64", 0); /* as in tests/CMakeLists.txt: 4096 would take most of the memory */
     const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_free_at_registration_limits_the_node_cache)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

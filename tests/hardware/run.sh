@@ -19,5 +19,6 @@ fi
 RESULTS=$(realpath -m "${RESULTS:-$tree/results}")
 export RESULTS PATH="$tree/bin:$PATH:/usr/local/cuda/bin" ODC_LIBRARY="$tree/lib/libodc.so.0"
 export PYTHONPATH="$tree/bindings/python:$here/plugin${PYTHONPATH:+:$PYTHONPATH}"
+unset PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX="${PYTHONPYCACHEPREFIX:-$tree/bytecode}"
 exec "${PYTHON:-python3}" "$here/run.py" "$@"

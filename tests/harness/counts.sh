@@ -107,7 +107,7 @@ suite() {
     fi
 }
 
-# binding NAME COMMAND...: what its tests say of themselves, counted, and the checks before them as one.
+# binding NAME COMMAND...: counts the tests that its output reports; a failure before them counts as one.
 binding() {
     local name=$1 log=$logs/output status
     shift
@@ -134,7 +134,7 @@ binding() {
     fi
 }
 
-# lane FUNCTION: runs it in the background; what it does by `later` is had by `done_later`.
+# lane FUNCTION: runs it in the background; `done_later NAME` waits for what it runs by `later NAME`.
 lane() {
     set -m
     (

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# lint.sh format: clang-format of all C and C++, and ruff's check and format of all Python where build/python has it.
+# lint.sh format: clang-format of all C, C++ and CUDA, as in .pre-commit-config.yaml, and ruff's check and format of all Python
+# where build/python has it.
 # lint.sh tidy: clang-tidy of lib/ and tools/. Exits with 77, and the reason in the last line, where a tool is missing.
 #
 # usage: tests/harness/lint.sh format|tidy
@@ -17,8 +18,9 @@ needs() {
 format() {
     local status=0 ruff=build/python/bin/ruff
     needs clang-format-14
-    find cuda include lib tools tests bindings/cpp -name '*.h' -o -name '*.hpp' -o -name '*.cc' -o -name '*.c' -o -name '*.cu' |
-        grep -vx include/odc/odc.h | sort | xargs clang-format-14 --dry-run --Werror || status=1
+    find bindings cuda include lib packaging tests tools -name target -prune -o -type f -print |
+        grep -E '\.(c|cc|h|hpp|cu)$' | grep -vE '^(include/odc/odc\.h$|packaging/abi/previous/)' |
+        xargs clang-format-14 --dry-run --Werror || status=1
     if [ -x $ruff ]; then
         $ruff check --quiet || status=1
         $ruff format --check --quiet || status=1

@@ -36,7 +36,7 @@ void check_full(tensor t, const void *full, uint64_t salt);     /* and that noth
 void check_gather(tensor t, uint64_t salt);                     /* gathers and compares */
 void fill_gradients(tensor t, void *full, uint64_t salt);
 void add_gradients(tensor t, uint64_t salt);
-/* Checks that this rank's accumulators are the sums of additions with these salts. */
+/* numel elements and a guard after them, in the memory of the tensor's buffers (GPU or host). */
 void *new_buffer(tensor t, int type);
 void free_buffer(tensor t, void *buffer);
 void write_gradients(tensor t, void *buffer, uint64_t salt);
@@ -48,6 +48,7 @@ void check_buffer(tensor t, const void *buffer, uint64_t salt);
 void *some_stream(tensor t);
 void await_stream(tensor t, void *stream);
 
+/* Checks that this rank's accumulators are the sums of additions with these salts. */
 void check_sums(tensor t, const uint64_t *salts, size_t count);
 /* Copies of this rank's sums, and additions of a whole gradient, for both kinds of memory. */
 void *new_sums(tensor t);

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # How the tests of the folders of tests/ are named: FOLDER/NAME, with the label FOLDER. A program's test has the label
-# `sanitizers` if the builds with sanitizers run it, too, and `hosts` if its ranks are on several hosts. A script's has `shell`.
+# `sanitizers` if the builds with sanitizers run it, too, and `hosts` if its ranks are on several hosts, or `single_threaded` if
+# ThreadSanitizer has nothing to find there. A script's has `shell`.
 
 # odc_test_program(NAME SOURCE...): FOLDER/NAME_test in the build, by the target FOLDER_NAME.
 function(odc_test_program name)
@@ -16,7 +17,8 @@ function(odc_test_order test)
   endif()
 endfunction()
 
-# odc_test_tier(TEST LABELS): adds the label of the tier of run.sh: `quick`, `full` for tests that only that tier runs, or none.
+# odc_test_tier(TEST LABELS): adds the label of the tier of run.sh: `quick`, `full` for tests that only
+# `release` and `full` run, or none.
 macro(odc_test_tier test labels)
   foreach(tier quick full)
     foreach(tests ${${tier}_tests})

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A job whose ranks are threads of one process, each on a host of its own (ODC_HOST).
+// A job whose ranks are threads of one process, each on a host of its own (odc_config.host).
 #pragma once
 
 #include <odc/odc.h>

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Each line of each `sh` block of the pages: its program, script, preset and options exist; what only prints help is run, of the
-# rest is said which file runs it, which is searched for the words that do, or why nothing does. Of `odc ...` within the text the
+# Each line of each `sh` block of the pages: its program, script, preset and options exist; what only prints help is run; for the
+# rest it names the file that runs it, in which the words that do must be, or says why nothing does. Of `odc ...` within the text the
 # verb, the options and the scripts exist. Links to other sites are listed and their form is checked, as tests have no network.
 # sessions_test.sh runs the `console` blocks.
 set -u

@@ -58,6 +58,8 @@ expect 0 env ODC_TRANSPORTS=pipe "$odc" run -n 3 -- "$odc" topo --why
     "$work/out")" -eq 6 ] || fail "the routes are others: $out"
 expect 0 "$odc" run -n 2 -- "$odc" topo --why 0 1
 contains "$out" "0 to 1  shm: the same host; not pipe: shm is faster; fabric: never inside a host, where shm is faster"
+expect 0 env ODC_TRANSPORTS=pipe "$odc" bench gather --bytes 64KiB --pairs 1 --sample-ms 1 --json
+contains "$out" '"limit_gbps"' # beside a bare copy, as inside a host
 expect 0 env ODC_SOURCE_DIR="$tree" "$build/tests/unit/route_test"
 contract "$(paste -sd '|' "$work/contract")" || fail "$(tail -n 60 "$work/ctest.log")"
 tail -n 4 "$work/ctest.log"

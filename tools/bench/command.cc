@@ -191,7 +191,7 @@ void bench_claim(const Joined &joined, const BenchOptions &options, Json &json) 
 int ranks_here(const std::vector<Route> &routes) {
     int ranks = 1;
     for (const Route &route : routes) {
-        ranks += route.transport == "shm" ? static_cast<int>(route.ranks.size()) : 0;
+        ranks += route.between_hosts ? 0 : static_cast<int>(route.ranks.size());
     }
     return ranks;
 }
@@ -206,13 +206,9 @@ uint64_t needed_bytes(const BenchOptions &options, int ranks) {
     return 2 * slices + static_cast<uint64_t>(ranks) * options.bytes;
 }
 
-bool between_hosts(const std::vector<Route> &routes) {
-    return std::any_of(routes.begin(), routes.end(), [](const Route &route) { return route.transport != "shm"; });
-}
-
 // In a job of several hosts every rank throws; rank 0's message explains it.
 void check_shm(const BenchOptions &options, const odc_context *context, const std::vector<Route> &routes) {
-    if (options.transport == "shm" && between_hosts(routes)) {
+    if (options.transport == "shm" && rank_elsewhere(routes)) {
         throw Exit{2,
                    odc_rank(context) == 0
                        ? "--transport shm was asked for, but the job's ranks are on several hosts; leave it out there"
@@ -238,7 +234,7 @@ void run_rank(const BenchOptions &options) {
     const std::vector<Route> routes = routes_of(context.get());
     check_shm(options, context.get(), routes);
     check_memory(needed_bytes(options, ranks_here(routes)));
-    if (between_hosts(routes)) {
+    if (rank_elsewhere(routes)) {
         const Context barrier = join("bench barrier", options.ranks);
         measure(options, {context.get(), barrier.get(), routes}, "");
         check(odc_shutdown(barrier.get()));

@@ -79,10 +79,8 @@ std::vector<RankGpu> exchange(odc_context *context, const Gpu &gpu) {
 }
 
 void check_one_host(const odc_context *context) {
-    for (const Route &route : routes_of(context)) {
-        if (route.transport != "shm") {
-            leave_all(2, context, "--memory cuda measures the GPUs of one host, but the job's ranks are on several");
-        }
+    if (rank_elsewhere(routes_of(context))) {
+        leave_all(2, context, "--memory cuda measures the GPUs of one host, but the job's ranks are on several");
     }
 }
 

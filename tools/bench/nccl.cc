@@ -41,7 +41,7 @@ template <class Pointer>
 void get(void *library, const char *name, Pointer &function) {
     function = reinterpret_cast<Pointer>(dlsym(library, name));
     if (function == nullptr) {
-        throw Exit{1, fmt::format("--peer nccl: the library lacks {}", name)};
+        throw Exit{1, fmt::format("--peer nccl: the library lacks {}; install a newer NCCL", name)};
     }
 }
 

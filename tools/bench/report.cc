@@ -236,7 +236,7 @@ void add_network(Json &json, const BenchOptions &options, const std::vector<Rout
     uint64_t remote = 0;
     for (const Route &route : routes) {
         for (const int rank : route.ranks) {
-            remote += route.transport == "shm" ? 0 : layout.bytes_of(rank);
+            remote += route.between_hosts ? layout.bytes_of(rank) : 0;
         }
     }
     json.update({{"gbps", gbps(options, result.seconds.median)},

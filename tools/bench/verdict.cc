@@ -20,7 +20,7 @@ Verdict verdict(const BenchOptions &options, const Disturbance &disturbance, con
                 const std::string &measured, const std::string &bar) {
     std::optional<std::string> why = why_not_resolved(disturbance.others);
     if (!why && options.pairs < kLeastPairsOfInterval) {
-        why = fmt::format("an interval takes {} pairs", kLeastPairsOfInterval);
+        why = fmt::format("an interval needs {} pairs: raise --pairs", kLeastPairsOfInterval);
     }
     return {why ? not_resolved(*why) : fmt::format("{} {}{}", verb, measured, bar), why};
 }

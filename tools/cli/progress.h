@@ -15,7 +15,7 @@ public:
     Progress(const Progress &) = delete;
     Progress &operator=(const Progress &) = delete;
 
-    // So much is to be done besides.
+    // Adds work to the total.
     void extend(double more) { total_ += more; }
     // `done` of `total` are done; `doing` describes the next step.
     void show(double done, const std::string &doing);

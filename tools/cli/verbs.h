@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verbs of the odc command, one file each. Each function adds its subcommand, whose callback does the work and throws Exit
+// The verbs of the odc command. Each function adds its subcommand, whose callback does the work and throws Exit
 // to exit with a status other than 0.
 #pragma once
 

@@ -18,7 +18,7 @@ template <class Pointer>
 void get(GetProcAddress get_address, const char *name, int version, Pointer &function) {
     void *address = nullptr;
     if (get_address(name, &address, version, kLegacyDefaultStream, nullptr) != Result::Success || address == nullptr) {
-        throw Exit{1, fmt::format("the CUDA driver lacks {}", name)};
+        throw Exit{1, fmt::format("the CUDA driver lacks {}; install a newer one", name)};
     }
     function = reinterpret_cast<Pointer>(address);
 }
@@ -29,7 +29,7 @@ Functions load() {
     const auto get_address =
         library == nullptr ? nullptr : reinterpret_cast<GetProcAddress>(dlsym(library, "cuGetProcAddress_v2"));
     if (get_address == nullptr) {
-        throw Exit{1, fmt::format("{} cannot be used", kLibrary)};
+        throw Exit{1, fmt::format("{} cannot be used; install a newer CUDA driver", kLibrary)};
     }
     Functions functions{};
 #define ODC_TOOL_GET(name, pinned, parameters) get(get_address, #name, pinned, functions.name);

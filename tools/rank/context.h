@@ -25,8 +25,8 @@ void check(odc_status status);
 
 // Joins the job that the environment names.
 Context join(const char *group);
-// As a rank of a replay or a race: rank 0 alone tells what a setting forbids all. Throws Exit if the job does not have --ranks
-// ranks (0: any number). `device` is this rank's GPU; NULL: that of ODC_DEVICE, or none.
+// As a rank of a replay or a race: an error in a setting, which all ranks get, is printed by rank 0 only. Throws Exit if the job
+// does not have --ranks ranks (0: any number). `device` is this rank's GPU; NULL: that of ODC_DEVICE, or none.
 Context join(const char *group, int ranks, const char *device = nullptr);
 // A job of this rank alone.
 Context join_alone(const char *group, const char *device);

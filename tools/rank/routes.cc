@@ -31,11 +31,17 @@ std::vector<Route> routes_of(const odc_context *context, odc_memory memory) {
         auto same =
             std::find_if(routes.begin(), routes.end(), [&](const Route &route) { return route.reason == text; });
         if (same == routes.end()) {
-            same = routes.insert(same, {text, found.transport, {}});
+            same = routes.insert(same, {text, found.transport, found.nic != nullptr, {}});
         }
         same->ranks.push_back(rank);
     }
     return routes;
+}
+
+std::optional<int> rank_elsewhere(const std::vector<Route> &routes) {
+    const auto found =
+        std::find_if(routes.begin(), routes.end(), [](const Route &route) { return route.between_hosts; });
+    return found != routes.end() ? std::optional(found->ranks.front()) : std::nullopt;
 }
 
 std::string routes_text(int rank, const std::vector<Route> &routes) {

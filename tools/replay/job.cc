@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 namespace odc_tool {
 namespace {
@@ -63,13 +64,11 @@ RankTotals totals_of(const std::vector<std::unique_ptr<ModelShards>> &models) {
 }
 
 void check_one_machine(const odc_context *context) {
-    for (const Route &route : routes_of(context)) {
-        if (route.transport != "shm") {
-            throw Exit{
-                2, fmt::format("--hosts emulates hosts on one machine, and rank {} of this job is on another; leave it "
+    if (const std::optional<int> rank = rank_elsewhere(routes_of(context))) {
+        throw Exit{2,
+                   fmt::format("--hosts emulates hosts on one machine, and rank {} of this job is on another; leave it "
                                "out there",
-                               route.ranks.front())};
-        }
+                               *rank)};
     }
 }
 

@@ -35,8 +35,8 @@ public:
     void arrive(size_t host, size_t layer, int64_t when_ns);
     std::optional<int64_t> arrival(size_t host, size_t layer) const;
 
-    // Since when the host's link may have a layer that is first gathered at `gather_ns`: what the host gathered in the run before it
-    // reads ahead from its first gather on, which follows its publish.
+    // Since when the host's link may pass a layer that is first gathered at `gather_ns`: a host that gathered in the last run reads
+    // ahead, from its first gather in this run on, which follows its publish.
     int64_t readable_since(size_t host, int64_t gather_ns);
 
     // Nothing has passed or arrived: between runs, by one rank of the host.

@@ -89,8 +89,8 @@ std::string network_row(const NetworkReport &report, double scale) {
 
 std::string network_legend() {
     return "seconds and GB are those of the emulated devices; GB into a host in a minibatch: as libodc counts them (ring "
-           "collectives by\ntheir formula); network: what the busiest link needs; hidden: of that, what compute leaves to "
-           "be waited for is left out;\nthe longer: of the ideal and the network\n";
+           "collectives by\ntheir formula); network: what the busiest link needs; hidden: the share of that which adds "
+           "nothing to the ideal;\nthe longer: of the ideal and the network\n";
 }
 
 Json network_json(const NetworkReport &report) {

@@ -164,7 +164,8 @@ std::optional<std::string> doubt(const Report &report) {
         return why;
     }
     if (const size_t pairs = window_count(report.settings, report.workload); pairs < kLeastPairs) {
-        return fmt::format("{} pairs are the least, and --minibatches and --lookahead leave {}", kLeastPairs, pairs);
+        return fmt::format("{} pairs are the least, and --minibatches and --lookahead leave {}: raise --minibatches",
+                           kLeastPairs, pairs);
     }
     std::vector<ArmReport> all{report.arms.back()};
     for (const auto &[arm, speedup] : compared(report)) {
@@ -374,7 +375,7 @@ Json communication_json(const Report &report) {
             {"cpu_seconds", sum.cpu_seconds}};
 }
 
-// With those that a prefetch has no use for.
+// The settings, with those that --prefetch does not use.
 Json arms_settings_json(const Report &report) {
     const ReplaySettings &settings = report.settings;
     const Workload &workload = report.workload;

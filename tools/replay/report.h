@@ -60,7 +60,7 @@ MedianInterval speedup_over(const Arm &arm, const ReplaySettings &settings, cons
 
 // One line: the gain, or why the run does not show one.
 std::string verdict(const Report &report);
-// Whether it shows one, and the speedup over the baseline, or why not, in a sentence.
+// Whether the run shows one; and a sentence with the speedup over the baseline, or why there is none.
 bool is_resolved(const Report &report);
 std::string whole_run(const Report &report);
 

@@ -57,7 +57,7 @@ AgentPart hear_part() {
         json.at("environment").get_to(part.environment);
         return part;
     } catch (const Json::exception &error) {
-        throw Exit{2, std::string("odc run --agent is for odc run --hosts only: ") + error.what()};
+        throw Exit{2, fmt::format("odc run --agent is for odc run --hosts only: {}", error.what())};
     }
 }
 

@@ -3,6 +3,7 @@
 
 #include "cli/exit.h"
 
+#include <fmt/format.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -15,7 +16,7 @@ namespace odc_tool {
 Groups::Groups(size_t count) : count_(count) {
     void *memory = mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
-        throw Exit{1, std::string("mmap: ") + strerror(errno)};
+        throw Exit{1, fmt::format("no memory for the list of process groups: {}", strerror(errno))};
     }
     pids_ = static_cast<pid_t *>(memory);
 }

@@ -5,6 +5,7 @@
 #include "cli/exit.h"
 #include "run/held_port.h"
 
+#include <fmt/format.h>
 #include <sys/random.h>
 
 #include <algorithm>
@@ -27,7 +28,7 @@ bool is_set(const char *name) {
 std::string random_name() {
     unsigned char bytes[16];
     if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes) {
-        throw Exit{1, std::string("getrandom: ") + strerror(errno)};
+        throw Exit{1, fmt::format("no random bytes for the job's name: {}", strerror(errno))};
     }
     std::string text;
     for (const unsigned char byte : bytes) {

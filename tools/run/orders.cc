@@ -4,6 +4,7 @@
 #include "cli/exit.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,7 +15,7 @@ namespace odc_tool {
 int OrderPipe::open() {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) {
-        throw Exit{1, std::string("no pipe for orders: ") + strerror(errno)};
+        throw Exit{1, fmt::format("no pipe for orders: {}", strerror(errno))};
     }
     fcntl(ends[1], F_SETFL, O_NONBLOCK);
     fd_ = ends[1];

@@ -5,6 +5,7 @@
 #include "cli/exit.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -38,7 +39,7 @@ std::array<int, 2> RankOutput::open(const std::string &prefix) {
             if (stream == 1) {
                 close(write_ends[0]);
             }
-            throw Exit{1, std::string("no pipe for the output of a rank: ") + strerror(error)};
+            throw Exit{1, fmt::format("no pipe for the output of a rank: {}", strerror(error))};
         }
         fcntl(ends[0], F_SETFL, O_NONBLOCK);
         write_ends[static_cast<size_t>(stream)] = ends[1];
@@ -173,7 +174,7 @@ void RankOutput::drop_target(int target, int error) {
     }
     if (error != EPIPE) {
         lost_[static_cast<size_t>(target)] = true;
-        warn(std::string("odc: cannot write the output: ") + strerror(error));
+        warn(fmt::format("odc: cannot write the output: {}", strerror(error)));
         return;
     }
     for (Source &source : sources_) {

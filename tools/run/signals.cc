@@ -3,6 +3,7 @@
 
 #include "cli/exit.h"
 
+#include <fmt/format.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -26,7 +27,7 @@ Signals::Signals() {
     }
     fd_ = signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK);
     if (fd_ < 0) {
-        throw Exit{1, std::string("signalfd: ") + strerror(errno)};
+        throw Exit{1, fmt::format("signals cannot be received: {}", strerror(errno))};
     }
     sigprocmask(SIG_BLOCK, &wanted, &mask_before_);
     struct sigaction action = {};

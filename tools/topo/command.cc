@@ -66,7 +66,7 @@ void check_options(const TopoOptions &options) {
         throw Exit{2, "--why A B is about the ranks of a job; try: odc run -n 2 -- odc topo --why 0 1"};
     }
     if (!options.xml.empty() && !options.save.empty()) {
-        throw Exit{2, "--save records this machine, and --xml shows another one"};
+        throw Exit{2, "--save records this machine, and --xml shows another one; leave one of them out"};
     }
 }
 

@@ -139,7 +139,7 @@ void an_exception_that_ends_a_context_ends_the_job() {
             odc::Context context = odc::Context::join(config);
             Layer layer = layer_of(context);
             context.publish();
-            REQUIRE_THROWS(ODC_ERROR_ABORTED, context.sync(), "rank 0", "a thread of it threw an exception");
+            REQUIRE_THROWS(ODC_ERROR_ABORTED, context.sync(), "rank 0", "one of its threads threw an exception");
         }
     });
 }

@@ -51,11 +51,11 @@ class Buffer:
         elif isinstance(given, View):
             nbytes = self._take_view(given, type)
         elif hasattr(given, "__cuda_array_interface__") and type is not Type.BF16:  # the interface has no bf16
-            nbytes = self._take_array(given.__cuda_array_interface__, type, writable)
+            nbytes = self._take_array(given.__cuda_array_interface__, type, writable=writable)
         elif device is not None or _is_on_gpu(given):
             nbytes = self._take_capsule(given, type)
         else:
-            nbytes = self._take_buffer(given, type, writable)
+            nbytes = self._take_buffer(given, type, writable=writable)
         if nbytes % type.itemsize != 0:
             raise ValueError(f"{what} has {nbytes} bytes, which is not a whole number of {type.name}")
         self.numel = nbytes // type.itemsize
@@ -91,7 +91,7 @@ class Buffer:
         self.address = view.address
         return view.nbytes
 
-    def _take_array(self, array: dict[str, Any], type: Type, writable: bool) -> int:
+    def _take_array(self, array: dict[str, Any], type: Type, *, writable: bool) -> int:
         """An array in GPU memory; C finds out which GPU."""
         if self._device is None:
             raise ValueError(f"{self._what} is in GPU memory, the shard in {place(None)}")
@@ -125,7 +125,7 @@ class Buffer:
         self.address = seen.address
         return _product(seen.shape) * seen.itemsize
 
-    def _take_buffer(self, given: Any, type: Type, writable: bool) -> int:
+    def _take_buffer(self, given: Any, type: Type, *, writable: bool) -> int:
         view = _PyBuffer()
         ctypes.pythonapi.PyObject_GetBuffer(
             ctypes.py_object(given), ctypes.byref(view), ctypes.c_int(_WRITE if writable else _READ)

@@ -50,7 +50,7 @@ def minibatches(rank: int, size: int, job: str) -> None:
         assert stats.syncs == 4 and stats.gather_calls == stats.scatter_add_calls
         assert stats.gather_calls > 0 or size == 1
         assert context.peer_stats(0).sync_last >= 0
-        assert context.route(0).transport == "shm" and str(context.route(0)).startswith("shm: ")
+        assert not context.route(0).between_hosts and str(context.route(0)).startswith("shm: ")
         assert context.route(0).access == "direct"
         gpu = context.route(0, libodc.Memory.GPU)
         assert (gpu.transport, gpu.access) == ("", "none") and str(gpu).startswith(f"none: rank {rank} has no GPU")

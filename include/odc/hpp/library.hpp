@@ -84,7 +84,7 @@ const char *build(S &...status) noexcept(detail::kQuiet<S...>) {
 }
 
 struct Transport {
-    std::string name;                    // "cuda", "shm" or "fabric"
+    std::string name;                    // "cuda", "shm", "fabric"
     std::optional<std::string> why_not;  // empty: it is ready
 };
 

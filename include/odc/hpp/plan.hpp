@@ -131,8 +131,8 @@ struct WindowPlan {
     odc_window_summary summary = {};  // see odc.h
 };
 
-// Plans several minibatches together: with few samples a rank, a few change their minibatch, so that several long ones meet in
-// one and the others are short. `lengths`: of all samples of the window, in the order of the data; `counts`: of each minibatch,
+// Plans several minibatches together: with few samples a rank it moves some between minibatches, so that long ones meet in one
+// and the others are short. `lengths`: of all samples of the window, in the order of the data; `counts`: of each minibatch,
 // which stays. Never slower than plan() on each minibatch by itself. Deterministic.
 template <class... S, class = detail::Trailing<S...>>
 WindowPlan plan_window(span<const uint64_t> lengths, span<const uint64_t> counts, int32_t ranks, uint64_t max_tokens,

@@ -39,7 +39,7 @@ struct LocalGroup {
     std::string named_by;
 };
 
-// What ranks hand each other, between descriptors in messages and by name.
+// Convert what ranks hand each other, from and to the descriptors of a message.
 std::vector<LocalPeer> local_peers_of(ReceivedPeers &&received);
 void add_peer(const LocalPeer &one, PeersToSend *to);
 // This rank's own.

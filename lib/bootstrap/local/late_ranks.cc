@@ -12,7 +12,7 @@ namespace odc {
 
 namespace {
 
-// Its connection is closed after its hello has been read, which says what rank it is.
+// Whether the late rank's hello, which says its number, was read, or its connection ended: then the socket can be closed.
 bool has_said_hello(const Fd &socket, std::set<int> &absent) {
     Hello hello{};
     MessageFds fds;

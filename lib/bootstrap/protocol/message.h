@@ -18,7 +18,7 @@ constexpr std::array<char, 8> kRendezvousMagic = {'o', 'd', 'c', ' ', 'm', 'e', 
 constexpr size_t kMaxSentence = 4096;
 constexpr size_t kMostNamed = 16;  // missing ranks that a sentence names before it counts the rest
 
-// Connections of those who have not said who they are may be anybody's: so many at a time, beside as many as there are ranks.
+// Connections that have not said who they are may be anybody's: at most this many at a time, plus one for each rank.
 constexpr size_t kMostUndecided = 64;
 constexpr int64_t kFailureNs = 2'000'000'000;  // for late ranks to come and read why the others did not meet
 
@@ -56,7 +56,7 @@ Hello hello_of_rank(int rank, int size, int64_t remaining_ms);
 bool begins_hello(std::string_view bytes);
 // Throws ODC_ERROR_RENDEZVOUS when that rank and `server` are of different versions or jobs.
 void check_hello(const Hello &hello, const Hello &server);
-// Whether it is one, and as many bytes as follow can be: a sentence, or `most_payload`.
+// Whether it is one, and its `bytes` are at most those of a sentence or `most_payload`, whichever is more.
 bool is_reply(const Reply &reply, size_t most_payload);
 
 // "rank 2 (pid 77 on node1)"; the name comes over the network, so only plain characters are repeated.

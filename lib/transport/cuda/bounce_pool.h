@@ -45,7 +45,7 @@ public:
     size_t slot_at(const std::byte *place) const { return static_cast<size_t>(place - start()) / kBytes; }
     // The slot's address for streams.
     cuda::Address address(size_t slot) const { return address_ + slot * kBytes; }
-    // How often take() has begun to find no slot.
+    // How many times the slots have run out; takes in vain one after another count once.
     uint64_t times_full() const { return times_full_.load(std::memory_order_relaxed); }
     size_t count() const { return count_; }
     // The memory of all slots.

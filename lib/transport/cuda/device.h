@@ -93,7 +93,7 @@ public:
     void check_memory(cuda::Result result, const char *call, const std::string &what) const;
     // Throws ODC_ERROR_DEVICE if earlier work has failed, after which this process cannot use the GPU any more.
     void check_health() const;
-    // Whether its own stream has pending work. Without a Scope.
+    // Whether its own stream has pending work. No Scope needed.
     bool is_busy() const;
     // Waits until its own stream is done; `what` names its work for errors. Throws ODC_ERROR_DEVICE at the deadline, or
     // ODC_ERROR_INTERRUPTED.
@@ -101,7 +101,7 @@ public:
     // Keeps memory that its own stream may still write to until free_parked. No Scope needed.
     using Parked = std::list<std::shared_ptr<const void>>;
     void park(Parked memory) const noexcept;
-    // Frees parked memory if its own stream is done; false if some is left. Without a Scope.
+    // Frees parked memory if its own stream is done; false if some is left. No Scope needed.
     bool free_parked() const;
     // The caller's stream (NULL: the legacy default stream). Throws ODC_ERROR_ARGUMENT if it belongs to another device or is
     // being captured, ODC_ERROR_DEVICE if the GPU has failed.

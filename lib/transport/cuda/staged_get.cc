@@ -69,7 +69,7 @@ void StagedGets::read(std::vector<StagedGet> &gets, size_t spare) {
 
 void StagedGets::read_ahead(std::vector<StagedGet> &gets) { read(gets, kReserved); }
 
-// A cancelled one never is: who waits for the get learns why.
+// A cancelled read never becomes ready; the wait for the get reports why.
 bool StagedGets::is_ready(const StagedGet &get) const {
     if (get.pieces.empty()) {
         return false;

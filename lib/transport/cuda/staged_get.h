@@ -54,8 +54,8 @@ public:
     void read_ahead(std::vector<StagedGet> &gets);
     // Whether the copy of the get's next piece can be enqueued.
     bool is_ready(const StagedGet &get) const;
-    // Enqueues the copies of those pieces. Where the stream waits, it does until `deadline_ns` (now_ns()) at most, and failed_owner()
-    // tells it. The caller has a CudaDevice::Scope.
+    // Enqueues the copies of the get's pieces that are ready. A stream waits for a piece until `deadline_ns` (now_ns()) at most;
+    // failed_owner() then names its owner. The caller has a CudaDevice::Scope.
     void enqueue(StagedGet &get, cuda::Stream stream, int64_t deadline_ns);
     // Drops the pieces that are not enqueued; they can be read again. None of their requests is pending.
     void release(StagedGet &get);
@@ -65,7 +65,7 @@ public:
 
     // The owner of the oldest piece that a stream waits for; none if there is none.
     std::optional<int> awaited_owner();
-    // The owner of a piece that a stream has not got, as the read was cancelled.
+    // The owner of a piece that does not reach its stream, as the read was cancelled.
     std::optional<int> failed_owner();
 
 private:
@@ -77,7 +77,7 @@ private:
     const CudaDevice &device_;
     std::unique_ptr<BouncePool> slots_;
     PinnedMemory arrival_words_;
-    std::vector<uint64_t> arrivals_;  // the last value of each word; who has taken the slot changes it
+    std::vector<uint64_t> arrivals_;  // the last value of each word; changed by whoever has taken the slot
     std::mutex mutex_;
     std::deque<std::shared_ptr<Request>> awaited_;  // by streams, oldest first
 };

@@ -50,7 +50,7 @@ public:
         : bytes_(bytes), slot_bytes_(slot_bytes), access_(access) {}
 
     size_t slot_bytes() const { return slot_bytes_; }
-    // How often a slot was asked for when all were taken.
+    // How many times the slots have run out; takes in vain one after another count once.
     uint64_t times_full() const;
     // Creates the endpoint's slots at the first call; throws if they cannot be mapped or registered.
     Ring &at(FabricEndpoint &endpoint);

@@ -19,7 +19,7 @@ struct Head {
 
 constexpr uint64_t kMostTextBytes = 4096;
 
-// As those of bootstrap/shared_layouts.cc.
+// Pinned as in bootstrap/shared_layouts.cc.
 static_assert(sizeof(Head) == 8);
 static_assert(offsetof(Head, bytes) == 4);
 static_assert(kMostTextBytes == 4096);

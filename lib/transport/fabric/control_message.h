@@ -83,7 +83,7 @@ struct AddMessage {
     uint64_t key;
     int32_t exponent;  // of exact sums to which gradients are added
     uint32_t addends;  // as in RemoteSlice
-    uint64_t clamped;  // so many more addends were
+    uint64_t clamped;  // addends of these sums that were clamped
 };
 // The owner has added `count` more elements of the sender's operation.
 struct AppliedMessage {

@@ -114,7 +114,7 @@ void GetQueue::cancel(const std::shared_ptr<Request> &request) {
     }
 }
 
-// Chunks in flight may still come into the buffers, and into what else they are used for by then: the job fails.
+// Chunks in flight may still be written to the buffers when these are used for something else, so the job fails.
 void GetQueue::cancel_overdue(int64_t now_ns) {
     if (now_ns < next_check_ns_) {
         return;

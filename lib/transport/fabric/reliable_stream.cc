@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kPacketBytes = 8192;  // below every provider's limit for eager messages
 constexpr unsigned kInFlight = 4;      // packets to one peer
 constexpr uint64_t kEarly = 64;        // how far packets may come out of order
-// A receiver has room for what a sender of another build sends: as those of bootstrap/shared_layouts.cc.
+// A receiver has room for what a sender of another build sends: pinned as in bootstrap/shared_layouts.cc.
 static_assert(kPacketBytes == 8192 && kInFlight == 4 && kEarly == 64);
 constexpr size_t kSlab = 16;
 constexpr size_t kReceives = 4 * kSlab;
@@ -43,7 +43,7 @@ struct ReliableStream::Packet final : OperationContext {
         Header header;
         char text[kPacketBytes - sizeof(Header)];
     } wire;
-    // As those of bootstrap/shared_layouts.cc.
+    // Pinned as in bootstrap/shared_layouts.cc.
     static_assert(sizeof(Wire) == 8192);
     static_assert(offsetof(Wire, text) == 56);
     static_assert(sizeof(Header) == 56);

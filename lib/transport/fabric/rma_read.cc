@@ -69,7 +69,7 @@ void RmaReads::drop_ended(const PeerQueues &peer, Queue &queue) {
 void RmaReads::move_wanted() {
     for (const auto &peer : peers_) {
         Queue &ahead = peer->ahead;
-        // What has ended is not asked: the word that tells may be unmapped.
+        // Drops reads that are requested as a whole first: the word that says whether they are wanted may be unmapped.
         std::erase_if(ahead, [](const auto &read) { return read->requested_ == read->bytes_; });
         const auto first = std::stable_partition(ahead.begin(), ahead.end(),
                                                  [](const auto &read) { return !read->ahead_.is_wanted(); });

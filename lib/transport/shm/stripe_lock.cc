@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint32_t kSleepers = uint32_t{1} << 31;  // a flag beside the holder's rank + 1; a free lock is 0
 constexpr int kSpins = 200;                        // about as long as adding a stripe takes, at most
-static_assert(kSleepers == 0x80000000);            // as those of bootstrap/shared_layouts.cc
+static_assert(kSleepers == 0x80000000);            // pinned as in bootstrap/shared_layouts.cc
 
 }  // namespace
 

@@ -28,9 +28,9 @@ Captures &captures() {
 
 thread_local CaptureMode mode = CaptureMode::Global;
 
-// Invalidates the captures for which `concerned` returns true. Returns whether there are any.
-template <class Concerned>
-bool find_captures(Concerned concerned, bool invalidate) {
+// Calls `visit` for the captures for which `concerned` returns true. Returns whether there are any.
+template <class Concerned, class Visit>
+bool visit_captures(Concerned concerned, Visit visit) {
     Captures &all = captures();
     if (all.count.load(std::memory_order_relaxed) == 0) {
         return false;
@@ -40,13 +40,13 @@ bool find_captures(Concerned concerned, bool invalidate) {
     for (const Capture &capture : all.list) {
         if (concerned(capture)) {
             found = true;
-            if (invalidate) {
-                capture.stream->capture = CaptureStatus::Invalidated;
-            }
+            visit(capture);
         }
     }
     return found;
 }
+
+void invalidate(const Capture &capture) { capture.stream->capture = CaptureStatus::Invalidated; }
 
 // The captures that the context's legacy stream would have to wait for.
 auto blocking_in(const StreamHandle &legacy) {
@@ -61,14 +61,14 @@ Result check_unsafe_call() {
     const auto forbids = [](const Capture &capture) {
         return mode == CaptureMode::Global || capture.by == std::this_thread::get_id();
     };
-    return mode != CaptureMode::Relaxed && find_captures(forbids, true) ? kCaptureUnsupported : Result::Success;
+    return mode != CaptureMode::Relaxed && visit_captures(forbids, invalidate) ? kCaptureUnsupported : Result::Success;
 }
 
 Result check_capture(StreamHandle &stream) {
     if (stream.capture == CaptureStatus::Invalidated) {
         return kCaptureInvalidated;
     }
-    return is_legacy(stream) && find_captures(blocking_in(stream), true) ? kCaptureImplicit : Result::Success;
+    return is_legacy(stream) && visit_captures(blocking_in(stream), invalidate) ? kCaptureImplicit : Result::Success;
 }
 
 Result check_query(StreamHandle &stream) {
@@ -113,7 +113,7 @@ Result cuStreamIsCapturing(Stream handle, CaptureStatus *status) {
     if (const Result result = find_stream(handle, stream); result != Result::Success) {
         return result;
     }
-    if (is_legacy(*stream) && find_captures(blocking_in(*stream), false)) {
+    if (is_legacy(*stream) && visit_captures(blocking_in(*stream), [](const Capture & /*capture*/) {})) {
         return kCaptureImplicit;
     }
     *status = stream->capture;

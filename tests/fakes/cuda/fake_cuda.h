@@ -12,8 +12,9 @@
  *   CUDA_FORCE_PTX_JIT=1     loads PTX only, not machine code; CUDA_DISABLE_PTX_JIT=1: the other way round
  *   FAKE_CUDA_VERSION=12080  of the interface; 13000 unless given; newer functions are not found
  *   FAKE_CUDA_MEMORY=BYTES   of each device, for each process: what others use does not count; 1 GiB unless given
- *   FAKE_CUDA_P2P=WHAT       all (unless given), none, no-atomics (which sums are not lost for), those of floats only (floats), or
- *                            none on vectors, which fail (scalars); or all, but what is read from another GPU is wrong (blind), or sums there are lost (lossy)
+ *   FAKE_CUDA_P2P=WHAT       all (unless given); none; no-atomics (sums are not lost for that); floats (atomics on floats only);
+ *                            scalars (none on vectors, which fail); or all, but what is read from another GPU is wrong (blind),
+ *                            or sums there are lost (lossy)
  *   FAKE_CUDA_ADAPTERS=WHAT  network adapters reach device memory, and what they write is seen once it is flushed (flush,
  *                            unless given), or at once (ordered), or nobody knows when (never); or they do not (none)
  *   FAKE_CUDA_MIG=N          the devices are parts (MIG) of GPUs, N of each; none can access another

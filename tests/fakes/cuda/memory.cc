@@ -108,7 +108,8 @@ Physical::~Physical() {
     }
 }
 
-// What was never written is zero and has no pages, which would take longer than all else; a race detector is to see it zeroed.
+// Memory that was never written reads as zero already. To zero it would make its pages, which would take most of the tests' time.
+// Under a race detector it is written all the same, so that the write is seen.
 void Physical::fill(char *at, unsigned char value, size_t count) {
     if (value != 0 || kDetectsRaces) {
         std::memset(at, value, count);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Makes plain_add.ptx from plain_add.cu in FOLDER. Needs nvcc; the same file needs
-# the release in its second line.
+# Makes plain_add.ptx from plain_add.cu in FOLDER. Needs nvcc; the same release,
+# named in the file's second line, makes the same file.
 #
 # usage: make_ptx.sh FOLDER, such as tools/gpu/kernels
 set -eu

@@ -19,9 +19,8 @@ _EMULATED = ("collective-packed", "collective-equal", "odc-equal", "odc-free", "
 
 @dataclass(frozen=True)
 class Settings:
-    """`minibatch`: prompts whose answers are one, before groups without signal are dropped. `emulate`: seconds that an
-    answer of 32 tokens takes on an emulated device; 0: real compute. `noise`: by how much of theirs the devices' speeds
-    differ."""
+    """`minibatch`: prompts whose answers make one, before groups without signal are dropped. `emulate`: seconds that an
+    answer of 32 tokens takes on an emulated device; 0: real compute. `noise`: by what share devices' speeds differ."""
 
     rollouts: int
     prompts: int

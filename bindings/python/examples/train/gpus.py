@@ -20,7 +20,7 @@ def choose_device(options: Options, context: libodc.Context) -> torch.device:
     count = torch.cuda.device_count()
     if count == 0:
         raise InputError("--device cuda: torch sees no GPU (nvidia-smi and CUDA_VISIBLE_DEVICES say why)")
-    on_this_host = [rank for rank in range(context.rank) if context.route(rank).transport == "shm"]
+    on_this_host = [rank for rank in range(context.rank) if not context.route(rank).between_hosts]
     device = torch.device("cuda", len(on_this_host) % count)
     torch.cuda.set_device(device)
     # Otherwise a mesh chooses a device by itself.

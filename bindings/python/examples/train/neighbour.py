@@ -29,7 +29,7 @@ def check_cores(slow: int | None, ranks: int) -> None:
 @contextmanager
 def busy_neighbour(slow: int | None, rank: int) -> Iterator[Callable[[], float]]:
     """Gives each rank of this host a core of its own, and rank `slow`'s core to a busy process, too, until the end.
-    Yields the seconds that this rank's has been on the core. There is none if `slow` is None."""
+    Yields a function that returns the seconds of this rank's busy process on the core; 0 where it has none."""
     if slow is None:
         yield lambda: 0.0
         return

@@ -109,7 +109,7 @@ def parse_options(arguments: list[str], description: str) -> Options:
         "--reduce", choices=("f32", "bf16"), default="f32", help="type in which gradients are reduced (default: f32)"
     )
     ends = exact.add_mutually_exclusive_group()
-    kill = "the last rank is killed (SIGKILL) in this minibatch, of odc + claims, of which there are checkpoints"
+    kill = "kill the last rank (SIGKILL) in this minibatch; only odc + claims is trained, with checkpoints"
     ends.add_argument("--kill", type=whole(3), metavar="MINIBATCH", help=kill)
     ends.add_argument("--resume", action="store_true", help="every plan goes on from the checkpoint of such a run")
     # A minibatch is 16 times --minibatch samples, whatever the number of ranks.

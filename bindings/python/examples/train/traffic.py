@@ -18,7 +18,7 @@ def received() -> int:
 
 def hosts_of(context: libodc.Context) -> int:
     """Collective. How many hosts the ranks are on."""
-    here = sum(context.route(rank).transport == "shm" for rank in range(context.size))
+    here = sum(not context.route(rank).between_hosts for rank in range(context.size))
     (hosts,) = context.all_reduce([1 / max(1, here)])
     return round(hosts)
 

@@ -32,7 +32,7 @@ class _Position:
     epoch: int
     delivered: int
     window: dict[int, list[int]] = field(default_factory=dict)
-    """The samples of minibatches to come in a window that was begun on another number of ranks, or by another cost."""
+    """The samples of minibatches to come in a window that a loaded state had begun; its ranks and cost may differ."""
     plans: dict[int, list[list[Microbatch]]] = field(default_factory=dict)
     """Each rank's microbatches of minibatches that samples_by_rank() has planned, until they are asked for."""
 
@@ -519,7 +519,7 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         `job.sync_gradients(divisor=sampler.token_divisor)`. With a DataLoader made without `loader`, which takes
         minibatches ahead, it is a later one's. ValueError: before the first."""
         if self._position.delivered == 0:
-            raise ValueError("no minibatch has been delivered yet, so there is none to divide the gradients of")
+            raise ValueError("no minibatch has been delivered yet: ask for token_divisor within the loop over them")
         number, order = self._position.delivered - 1, self._order(self._position.epoch)
         groups = [self._samples(order, one) for one in self._numbers(number - number % self.lookahead)]
         tokens = sum(int(self._loss_tokens[group].sum()) for group in groups)

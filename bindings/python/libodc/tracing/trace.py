@@ -115,7 +115,9 @@ def _collect(context: Context, mine: bytes) -> list[bytes]:
     if shard is None or refused:
         if shard is not None:
             shard.release()
-        raise refusal or Error(f"rank {int(refused) - 1} could not register the shard of {stride * size} bytes for it")
+        raise refusal or Error(
+            f"rank {int(refused) - 1} could not register the shard of {stride * size} bytes of records"
+        )
     part = shard.slice.parameters
     assert part is not None
     memory = part.memory()

@@ -106,7 +106,7 @@ pub fn build() -> Result<String, Error> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Transport {
-    /// "cuda", "shm" or "fabric".
+    /// "cuda", "shm", "fabric".
     pub name: String,
     /// `None`: ready; else the reason.
     pub why_not: Option<String>,

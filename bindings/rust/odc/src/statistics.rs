@@ -86,7 +86,7 @@ counters! {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Route {
-    /// "cuda", "shm" or "fabric"; "": there is no route.
+    /// "cuda", "shm", "fabric"; "": there is no route.
     pub transport: String,
     /// libfabric's provider.
     pub provider: String,

@@ -38,9 +38,9 @@ class Advice:
             self._give(
                 "uneven",
                 f"ranks ran {microbatches} microbatches and no divisor was given, so the sum over all {total} of them "
-                "was divided as if each rank had run one: pass sync_gradients(divisor=…), for a mean over microbatches "
-                f"{total}; or sync_gradients(weight=n) with this rank's number of them, or of the tokens that its loss "
-                "is a sum over",
+                "was divided as if each rank had run one: for a mean over microbatches pass "
+                f"sync_gradients(divisor={total}), or sync_gradients(weight=n) with this rank's number of them, or of "
+                "the tokens that its loss is a sum over",
             )
 
     def on_copies(self, why: Mapping[str, str], nbytes: int) -> None:

@@ -176,7 +176,7 @@ def _one_device(groups: list[FsdpGroup]) -> torch.device:
     for group in groups:
         if group.device.type not in ("cpu", "cuda"):
             raise UnsupportedError(
-                f'FSDP group "{group.name}" computes on {group.device}; host memory and that of CUDA GPUs is moved'
+                f'FSDP group "{group.name}" computes on {group.device}; attach needs host memory or that of CUDA GPUs'
             )
         if group.device != first.device:
             raise UnsupportedError(
@@ -359,7 +359,7 @@ def _register(groups: list[Group], context: Context, job: Job, streams: Streams,
 
 
 def _warn_of_staging(routes: list[Route]) -> None:
-    staged = [rank for rank, route in enumerate(routes) if route.transport == "shm" and route.access == "staged"]
+    staged = [rank for rank, route in enumerate(routes) if route.access == "staged" and not route.between_hosts]
     if staged:
         logger.warning(
             "odc: %d ranks of this host are reached through host memory, which is slow; rank %d by %s",

@@ -91,7 +91,7 @@ class Group:
         self.own_sums: list[torch.Tensor] = []  # of the trainable parameters
         self.before = before  # the state before attach, restored by remove()
         self.divisor = float(self.before.divide_factor or ranks)
-        self.next_output: int | None = None  # elements of the output of the last reduction's input
+        self.next_output: int | None = None  # elements of the output that is to follow the last input; None: none is
         self.reducing: list[int] = []  # indices in trainable
         self._frozen = [entry for entry in layout.entries if not entry.trainable]
         # The last buffers that were checked, so that equal ones are not.
@@ -154,7 +154,7 @@ class Group:
             self._hooks.append(entry.unsharded.register_post_accumulate_grad_hook(self._noted(index)))
 
     def elsewhere(self, tied: set[int]) -> dict[int, str]:
-        """Why parameters do not live in the slice, by their ids, where it is not for what they are."""
+        """By their ids, why parameters do not live in the slice, for reasons other than their own type and device."""
         return dict.fromkeys(tied, "in several FSDP groups")
 
     def all_gather(self, job: JobHooks) -> AllGather:

@@ -124,8 +124,8 @@ class Job:
 
     def microbatches(self, minibatch: Iterable[T]) -> Iterator[T]:
         """Yields this rank's microbatches, each for one forward and backward. In the last one of a list a group's
-        additions end with its own backward: between hosts its host's sums are then sent behind the rest, so a
-        minibatch has one list. Of what ranks claim nobody knows the last one before its end."""
+        additions end with its own backward: between hosts the host's sums can then be sent while the rest is computed,
+        so a minibatch has one list. Of microbatches that ranks claim nobody knows the last one before its end."""
         return told_of_last(minibatch, self._hooks.overlap)
 
     def sync_gradients(
@@ -493,7 +493,7 @@ class Job:
             group.drop_pending()
 
     def _end_before_edits(self, call: str) -> None:
-        """As _end_minibatch(). If a rank has edited its part of what FSDP2 had gathered, and drops, all raise."""
+        """As _end_minibatch(). If a rank has edited its part of what FSDP2 had gathered, which goes, all raise."""
         self._check_open(call)
         self._check_no_gradients(f"{call} would lose them")
         self._check_not_editing(call)

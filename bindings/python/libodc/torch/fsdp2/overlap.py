@@ -106,7 +106,7 @@ def overlap_of(routes: list[Route], memory: Memory) -> Overlap | None:
     GPUs streams order gathers and additions behind compute."""
     if memory is not Memory.HOST:
         return None
-    return None if all(route.transport == "shm" for route in routes) else Overlap()
+    return Overlap() if any(route.between_hosts for route in routes) else None
 
 
 def told_of_last(microbatches: Iterable[T], overlap: Overlap | None) -> Iterator[T]:
