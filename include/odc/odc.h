@@ -8,7 +8,7 @@
  *     init, register ─► write slice ─► publish ─► (gather, compute, scatter_add)* ─► minibatch_sync ─► read gradients ─┐
  *                          ▲───────────────────────────── next minibatch ─────────────────────────────────────────────┘
  *
- * Calls return ODC_OK, ODC_DONE (odc_claim) or an error (< 0), its message in odc_last_error(). Structs begin with struct_size
+ * Every function returns ODC_OK or an error (< 0) whose message is in odc_last_error(). Structs begin with struct_size
  * (set it to sizeof), a zero field means the default, and outputs are filled up to the caller's size.
  * Threads: contexts are independent. Within one, gathers, additions, waits and claims may run concurrently, also on one shard;
  * every other call runs alone. Every wait has a deadline, ends when a peer dies, and calls `interrupted`. No call is a
