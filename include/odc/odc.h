@@ -110,7 +110,7 @@ ODC_API odc_status odc_init(const odc_config *config, odc_context **out);
 ODC_API int32_t odc_rank(const odc_context *context); /* this rank's number, from 0; -1 for NULL */
 ODC_API int32_t odc_size(const odc_context *context); /* how many ranks the job has; -1 for NULL */
 ODC_API uint64_t odc_minibatch(const odc_context *context); /* the number of the running minibatch, from 0; never wraps */
-/* Leaves the job; waits for no rank's calls. Ranks that wait for it later get "rank 3 left in minibatch 7". Its slices stay. */
+/* Leaves the job, without waiting for calls of others. Who waits for it later gets "rank 3 left in minibatch 7". Its slices stay. */
 ODC_API odc_status odc_shutdown(odc_context *context);
 /* Ends every rank's waits and operations with `text` (NULL: none; cut after 2,043 bytes in all), as ODC_ERROR_ABORTED. */
 ODC_API odc_status odc_abort(odc_context *context, const char *text);

@@ -200,7 +200,7 @@ public:
     void abort(const std::string &text, S &...status) noexcept(detail::kQuiet<S...>) {
         detail::check(odc_abort(handle(), text.c_str()), status...);
     }
-    // Leaves the job; waits for no rank's calls. Slices stay; later calls fail because this rank has left.
+    // Leaves the job, without waiting for calls of others. Slices stay; later calls fail because this rank has left.
     template <class... S, class = detail::Trailing<S...>>
     void shutdown(S &...status) noexcept(detail::kQuiet<S...>);
 

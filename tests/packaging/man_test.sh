@@ -114,7 +114,7 @@ copy=$work/include/odc.h
 cp "$header" "$copy"
 expect 0 python3 "$write_pages" "$copy" "$work/copied"
 diff -r "$man/man3" "$work/copied" >"$work/out" || fail "other pages from another folder: $(cat "$work/out")"
-sed -i 's|/\* Leaves the job without waiting\.|/* Leaves the job and waits for the moon.|' "$copy"
+sed -i 's|/\* Leaves the job, without waiting for calls of others\.|/* Leaves the job and waits for the moon.|' "$copy"
 expect 0 python3 "$write_pages" "$copy" "$work/changed"
 same "$(diff -rq "$work/copied" "$work/changed" | sed 's|.*/\(.*\) differ|\1|' | paste -sd' ')" "libodc.3 odc_shutdown.3"
 contains "$(cat "$work/changed/odc_shutdown.3")" "Leaves the job and waits for the moon."
