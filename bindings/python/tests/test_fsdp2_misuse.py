@@ -336,7 +336,7 @@ def logs(rank: int, size: int) -> None:
             optimizer.zero_grad()
             told = rank == 0 and uneven > 0  # once per job
             assert kept.count("was divided as if each rank had run one") == told
-            assert kept.count("a mean over microbatches 3") == told
+            assert kept.count("a mean over microbatches pass sync_gradients(divisor=3)") == told
         for explicit in ({"divisor": 3.0}, {"weight": 1.0 + rank}):
             backward(model)
             job.sync_gradients(**explicit)
