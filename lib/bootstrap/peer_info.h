@@ -26,8 +26,8 @@ struct IdentityInfo {
     char host[64];        // as errors show it
     char group[48];       // only to notice that two groups meet by mistake
     char gpu[64];         // its name; empty: it has none
-    unsigned char
-        nonce[16];  // random; the leader's is the name of its host's rendezvous, which no leftover of another job knows
+    // Random; the leader's is the name of its host's rendezvous, which no leftover of another job knows.
+    unsigned char nonce[16];
 };
 
 // The peer infos of the later rounds, which only jobs on several hosts have: the NICs by which a rank can be reached; the ranks

@@ -220,8 +220,8 @@ bool NodeCache::is_stuck(size_t reader) {
     const int64_t now = now_ns();
     const std::lock_guard lock(mutex_);
     Progress &seen = progress_[reader];
-    if (bytes != seen.bytes ||
-        generation() != seen.generation) {  // a rank that has arrived in a sync since then was not stopped
+    // A rank that has arrived in a sync since then was not stopped.
+    if (bytes != seen.bytes || generation() != seen.generation) {
         seen = {generation(), bytes, now, false};
     }
     seen.is_stuck = seen.is_stuck || (now - seen.since_ns) / 1'000'000 > std::min(kStuckMs, job_.timeout_ms() / 4);

@@ -291,11 +291,10 @@ FreeRanges::Taken Arena::take(uint64_t bytes) {
     }
     const uint64_t segment_bytes = round_up(std::max(bytes, kSegmentBytes), kLargePage);
     if (segment_bytes > file_bytes_ - next_segment_) {
-        fail(
-            ODC_ERROR_NO_MEMORY,
-            "this rank's shared memory has used up its {} bytes of addresses; start with a higher RLIMIT_FSIZE (ulimit -f), "
-            "or release shards",
-            file_bytes_);
+        fail(ODC_ERROR_NO_MEMORY,
+             "this rank's shared memory has used up its {} bytes of addresses; start with a higher RLIMIT_FSIZE "
+             "(ulimit -f), or release shards",
+             file_bytes_);
     }
     const Segment fresh{next_segment_, segment_bytes};
     next_segment_ += segment_bytes;

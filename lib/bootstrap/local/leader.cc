@@ -200,8 +200,8 @@ private:
         const auto at = std::lower_bound(group_.ranks.begin(), group_.ranks.end(), hello.rank);
         if (at == group_.ranks.end() || *at != hello.rank) {
             fail(ODC_ERROR_RENDEZVOUS,
-                 "pid {} says that it is rank {} of {}, which is not one of this host's; check ODC_RANK "
-                 "and ODC_HOST_ID",
+                 "pid {} says that it is rank {} of {}, which is not one of this host's; check ODC_RANK and "
+                 "ODC_HOST_ID",
                  hello.pid, hello.rank, group_.size);
         }
         const auto local_rank = static_cast<size_t>(at - group_.ranks.begin());

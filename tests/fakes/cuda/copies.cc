@@ -37,13 +37,13 @@ Result copy_part(const Copy &part, Device device) {
     auto target = targets.begin();
     for (auto source = sources.begin(); source != sources.end();) {
         const size_t bytes = std::min(source->bytes, target->bytes);
-        if (source->device >= 0 && source->device != device && wire() == Wire::Blind) {
+        if (source->physical != nullptr && source->device() != device && wire() == Wire::Blind) {
             std::memset(target->at, 0xff, bytes);
         } else {
             std::memmove(target->at, source->at, bytes);
         }
-        *source = {source->at + bytes, source->bytes - bytes, source->device};
-        *target = {target->at + bytes, target->bytes - bytes, target->device};
+        *source = {source->at + bytes, source->bytes - bytes, source->physical};
+        *target = {target->at + bytes, target->bytes - bytes, target->physical};
         source += source->bytes == 0 ? 1 : 0;
         target += target->bytes == 0 ? 1 : 0;
     }

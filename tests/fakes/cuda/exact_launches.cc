@@ -38,7 +38,7 @@ ExactLaunch exact_launch_of(const FunctionHandle &function, unsigned grid_x, uns
 // Where this library's threads access a range that lies in one mapping; none: it does not.
 Piece in_one(const void *address, size_t bytes, Device device, Access need) {
     const auto found = pieces(reinterpret_cast<Address>(address), bytes, device, need, Pageable::Refused);
-    return found.size() == 1 ? found[0] : Piece{nullptr, 0, -1};
+    return found.size() == 1 ? found[0] : Piece{nullptr, 0, nullptr};
 }
 
 // From a sum to the bits behind the totals that an addend may set.
@@ -46,7 +46,7 @@ Piece sums_and_totals(const void *sum, const ExactTotals *totals, Device device)
     const auto begin = reinterpret_cast<Address>(sum);
     const auto end = reinterpret_cast<Address>(totals);
     if (begin % sizeof(long long) != 0 || end < begin) {
-        return {nullptr, 0, -1};
+        return {nullptr, 0, nullptr};
     }
     return in_one(sum, end - begin + odc::exact_totals_bytes((end - begin) / sizeof(long long)), device,
                   Access::ReadWrite);
@@ -60,7 +60,7 @@ bool translate(const ExactLaunch &launch, ExactAddend &addend) {
     if (from.at == nullptr || to.at == nullptr || addend.numel * sizeof(long long) > distance) {
         return false;
     }
-    const bool lost = to.device >= 0 && to.device != launch.device && wire() == Wire::Lossy;
+    const bool lost = to.physical != nullptr && to.device() != launch.device && wire() == Wire::Lossy;
     addend.from = from.at;
     addend.to = to.at;
     addend.totals = reinterpret_cast<ExactTotals *>(to.at + distance);

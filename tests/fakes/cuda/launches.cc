@@ -62,7 +62,7 @@ public:
         const char *from = in_one(sources, bytes);
         for (const Piece &target : targets) {
             const size_t numel = target.bytes / launch_.to_bytes;
-            const bool far = target.device >= 0 && target.device != launch_.device;
+            const bool far = target.physical != nullptr && target.device() != launch_.device;
             if (far && launch_.vectors && !has_vector_atomics()) {
                 return kContained;
             }

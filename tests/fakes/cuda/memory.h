@@ -90,8 +90,9 @@ bool is_registered(Address address);
 struct Piece {
     char *at;
     size_t bytes;
-    Device device;  // -1: host memory
-    Physical *physical = nullptr;
+    Physical *physical;  // NULL: host memory
+
+    Device device() const { return physical != nullptr ? physical->device : -1; }
 };
 enum class Pageable { Allowed, Refused };
 // Where this memory can be accessed on behalf of the device; empty: not accessible, or not memory.

@@ -28,15 +28,15 @@ Piece first_piece(Address address, size_t bytes, MayTouch may_touch, Pageable pa
         const size_t offset = address - mapping->first;
         return {mapping->second.physical->alias + offset,
                 may_touch(mapping->second) ? std::min(bytes, mapping->second.bytes - offset) : 0,
-                mapping->second.physical->device, mapping->second.physical.get()};
+                mapping->second.physical.get()};
     }
     char *here = reinterpret_cast<char *>(address);
     if (const auto range = find_range(all.registered, address, same); range != all.registered.end()) {
         const size_t offset = address - range->first;
-        return {here, std::min(bytes, range->second - offset), -1};
+        return {here, std::min(bytes, range->second - offset), nullptr};
     }
     const bool host = pageable == Pageable::Allowed && !is_device_address(address) && is_there(address, bytes);
-    return {here, host ? bytes : 0, -1};
+    return {here, host ? bytes : 0, nullptr};
 }
 
 template <class MayTouch>
