@@ -123,6 +123,32 @@ def test_calls_interrupted_anywhere(size: int, parameters: str, gradients: str) 
     run_torch_ranks(size, interrupted_calls, seed, parameters, gradients, seconds=300)
 
 
+def interrupted_refreshes(rank: int, size: int, seed: int) -> None:
+    """Of a reference, interrupted on rank 0; before and after each, both models are read."""
+    policy, reference = Case().sharded(mesh_of(size)), Case().sharded(mesh_of(size))
+    draw, x, places, where = random.Random(seed), sample(0, 0, 0), 0, ""
+    with attach(policy, timeout=LIMIT) as job, attach(reference, timeout=LIMIT) as read_only, torch.no_grad():
+        for number in range(22):  # as in Loop: the first two find out how many places there are
+            with job.editing():
+                next(iter(policy.parameters())).mul_(1.25)
+            assert number == 0 or not torch.equal(policy(x), reference(x))
+            if rank == 0 and number > 0:
+                with Interruption(draw.randrange(places) if number > 1 else None) as interruption:
+                    read_only.refresh_from(job)
+                places, where = max(places, interruption.places), interruption.where
+            if rank != 0 or number == 0 or where:
+                read_only.refresh_from(job)
+            assert torch.equal(policy(x), reference(x)), where
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="needs tables of exceptions in bytecode")
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_refresh_interrupted_anywhere(size: int) -> None:
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    run_torch_ranks(size, interrupted_refreshes, seed)
+
+
 def other_calls(rank: int, size: int, monkeypatch: Any) -> None:
     """While a call is to be resumed, others are refused, and nothing is lost by trying them."""
     model, alone = Case().sharded(mesh_of(size)), Net()

@@ -178,3 +178,26 @@ def interrupted(*_: Any) -> Any:
 
 def test_an_interrupted_move_into_slices_is_finished_by_the_next_publish() -> None:
     run_torch_ranks(2, moved_by_an_interrupted_publish)
+
+
+def interrupted_before_fork(rank: int, size: int) -> None:
+    """Python prints the exception, and forks."""
+    moves = 0
+
+    def find(*arguments: Any) -> None:
+        nonlocal moves
+        moves += 1
+        if moves == 1:
+            raise KeyboardInterrupt
+        found(*arguments)
+
+    model, found = Net(), relocation._find_dtensors
+    shard_blocks(model, mesh_of(size))
+    with fsdp2.attach(model, adamw(model), parameters="slice"), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(relocation, "_find_dtensors", find)
+        assert sum(1 for _ in seen_by_workers(model, 0, rank)) == MICROBATCHES
+        assert moves == 2
+
+
+def test_workers_forked_as_a_signal_comes() -> None:
+    run_torch_ranks(2, interrupted_before_fork)

@@ -139,6 +139,20 @@ def test_differences_are_told_as_soon_as_the_device_has_found_them() -> None:
     mine.check()
 
 
+def test_a_comparison_is_read_although_an_exception_has_ended_the_first_reading(monkeypatch: Any) -> None:
+    mine = GpuStreams(CPU, Cuda())
+    mine.compare(torch.zeros(1), torch.ones(1), lambda: PhaseError("they differ"))
+
+    def interrupted(_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(torch, "stack", interrupted)
+        mine.check()
+    with pytest.raises(PhaseError, match="they differ"):
+        mine.check()
+
+
 def reads(rank: int, size: int) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         stand_in(monkeypatch)

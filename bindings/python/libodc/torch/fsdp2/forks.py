@@ -36,7 +36,11 @@ def _before_fork() -> None:
         if here := list(_living.get((threading.get_ident(), index), ())):
             _count += 1
             with torch.inference_mode(False):  # of an evaluation's loader, whose tensors no step can use
-                leave(here)
+                try:
+                    leave(here)
+                except BaseException:  # which Python only prints, and forks
+                    leave(here)
+                    raise
 
 
 os.register_at_fork(before=_before_fork)

@@ -253,14 +253,16 @@ class Job:
         other._check_open("refresh_from(), of the other job")
         for job in (self, other):
             job._check_sharded("refresh_from()")
-        self._check_no_gradients("refresh_from() would lose them")
         check_same_ranks(other._context, self._context)
-        reset(other._fsdp_groups)
-        reset(self._fsdp_groups)
+        self._steps.call("refresh_from()", self._refresh, other)
+
+    def _refresh(self, other: Job) -> None:
         for job in (self, other):
+            reset(job._fsdp_groups)
             job._shards.refresh()
-        with self.editing():
-            copy_parameters(other._groups, self._groups)
+        self._end_before_edits("publish() by refresh_from()")
+        self._steps.run(lambda: copy_parameters(other._groups, self._groups))
+        self._steps.run(self._publish)
 
     @contextmanager
     def trace(self, directory: str | os.PathLike[str]) -> Iterator[Trace]:

@@ -135,13 +135,14 @@ class GpuStreams:
         self._read(sum(1 for _ in itertools.takewhile(lambda one: one[2].query(), self._compared)))
 
     def _read(self, count: int) -> None:
-        compared, self._compared = self._compared[:count], self._compared[count:]
+        compared = self._compared[:count]
         if not compared:
             return
         with self._cuda.stream(self._reading):
             for _, _, event in compared:
                 self._reading.wait_event(event)
             equal = torch.stack([one for one, _, _ in compared]).tolist()
+        del self._compared[:count]  # only now, as an exception may have ended the reading
         for same, (_, complaint, _) in zip(equal, compared, strict=True):
             if not same and (error := complaint()) is not None:
                 raise error
