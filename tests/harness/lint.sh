@@ -18,7 +18,7 @@ needs() {
 format() {
     local status=0 ruff=build/python/bin/ruff
     needs clang-format-14
-    find bindings cuda include lib packaging tests tools -name target -prune -o -type f -print |
+    find bindings cuda include lib packaging tests tools \( -name build -o -name target \) -prune -o -type f -print |
         grep -E '\.(c|cc|h|hpp|cu)$' | grep -vE '^(include/odc/odc\.h$|packaging/abi/previous/)' |
         xargs clang-format-14 --dry-run --Werror || status=1
     if [ -x $ruff ]; then
