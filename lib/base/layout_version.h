@@ -10,8 +10,8 @@ namespace odc {
 
 uint32_t layout_version();
 
-// The first word of a struct: "odc", the kind of struct, and the layout version.
-enum class Layout : uint8_t { ControlBlock = 1, Identity, Nics, Unreachable, Endpoints, Ready };
+// The first word of a peer info: "odc", its kind, and the layout version.
+enum class Layout : uint8_t { Identity = 1, Nics, Unreachable, Endpoints, Ready };
 uint64_t layout_magic(Layout layout);
 
 // The error message for a rank whose struct begins with `magic` instead of ours.

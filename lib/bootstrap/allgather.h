@@ -30,9 +30,10 @@ public:
 // The `deadline` of all rounds must outlive the all-gather.
 
 // Rank 0 listens at `endpoint` ("host:port", "[v6]:port"); the others prove that they know `secret`, which is not empty
-// (HMAC challenge-response in both directions), before anything of theirs is believed. After sodium_init.
-std::unique_ptr<Allgather> make_allgather_tcp(const std::string &endpoint, const std::string &secret, int rank,
-                                              int size, const Deadline &deadline);
+// (HMAC challenge-response in both directions), before anything of theirs is believed. `host`: as errors name this rank's. After
+// sodium_init.
+std::unique_ptr<Allgather> make_allgather_tcp(const std::string &endpoint, const std::string &secret,
+                                              const std::string &host, int rank, int size, const Deadline &deadline);
 
 // Through the PMIx server of the launcher; the library is opened at run time.
 std::unique_ptr<Allgather> make_allgather_pmix(int rank, int size, const Deadline &deadline);

@@ -23,9 +23,9 @@ constexpr int64_t kLastRetryMs = 250;
 
 class RendezvousClient : public Allgather {
 public:
-    RendezvousClient(const HostPort &endpoint, const std::string &secret, int rank, int size, const Deadline &deadline,
-                     int64_t deadline_ns)
-        : endpoint_(endpoint), secret_(secret), rank_(rank), size_(size), deadline_(deadline),
+    RendezvousClient(const HostPort &endpoint, const std::string &secret, const std::string &host, int rank, int size,
+                     const Deadline &deadline, int64_t deadline_ns)
+        : endpoint_(endpoint), secret_(secret), host_(host), rank_(rank), size_(size), deadline_(deadline),
           events_(deadline, "odc_init"), deadline_ns_(deadline_ns) {}
 
     std::vector<PeerInfo> all_gather(const PeerInfo &mine) override;
@@ -49,6 +49,7 @@ private:
 
     HostPort endpoint_;
     std::string secret_;
+    std::string host_;
     int rank_;
     int size_;
     const Deadline &deadline_;
@@ -119,7 +120,7 @@ bool RendezvousClient::connect(const Address &address) {
 }
 
 bool RendezvousClient::introduce(const PeerInfo &mine) {
-    const Hello hello = hello_of(rank_, size_, (deadline_ns_ - now_ns()) / 1'000'000);
+    const Hello hello = hello_of(host_, rank_, size_, (deadline_ns_ - now_ns()) / 1'000'000);
     why_ = "something listens there but does not answer";
     Challenge challenge;
     if (!tell(bytes_of(hello)) || !hear(&challenge, sizeof(challenge))) {
@@ -250,9 +251,10 @@ void RendezvousClient::other_secret() const {
 
 class Server : public Allgather {
 public:
-    Server(const HostPort &endpoint, const std::string &secret, int size, const Deadline &deadline)
-        : endpoint_(endpoint), secret_(secret), size_(size), deadline_(deadline),
-          server_(endpoint_, secret_, size, deadline) {}
+    Server(const HostPort &endpoint, const std::string &secret, const std::string &host, int size,
+           const Deadline &deadline)
+        : endpoint_(endpoint), secret_(secret), host_(host), size_(size), deadline_(deadline),
+          server_(endpoint_, secret_, host_, size, deadline) {}
 
     std::vector<PeerInfo> all_gather(const PeerInfo &mine) override {
         if (!open_) {
@@ -273,7 +275,7 @@ private:
         const int64_t deadline_ns = deadline_after(std::min(deadline_.remaining_ms(), kBusyMs));
         std::string why = "it does not answer";
         try {
-            RendezvousClient(endpoint_, secret_, 0, size_, deadline_, deadline_ns).all_gather(mine);
+            RendezvousClient(endpoint_, secret_, host_, 0, size_, deadline_, deadline_ns).all_gather(mine);
         } catch (const Error &error) {
             if (error.status() != ODC_ERROR_RENDEZVOUS) {
                 throw;
@@ -286,6 +288,7 @@ private:
 
     HostPort endpoint_;
     std::string secret_;
+    std::string host_;
     int size_;
     const Deadline &deadline_;
     RendezvousServer server_;
@@ -294,13 +297,13 @@ private:
 
 }  // namespace
 
-std::unique_ptr<Allgather> make_allgather_tcp(const std::string &endpoint_text, const std::string &secret, int rank,
-                                              int size, const Deadline &deadline) {
+std::unique_ptr<Allgather> make_allgather_tcp(const std::string &endpoint_text, const std::string &secret,
+                                              const std::string &host, int rank, int size, const Deadline &deadline) {
     const HostPort endpoint = parse_endpoint(endpoint_text);
     if (rank == 0) {
-        return std::make_unique<Server>(endpoint, secret, size, deadline);
+        return std::make_unique<Server>(endpoint, secret, host, size, deadline);
     }
-    return std::make_unique<RendezvousClient>(endpoint, secret, rank, size, deadline,
+    return std::make_unique<RendezvousClient>(endpoint, secret, host, rank, size, deadline,
                                               deadline_after(deadline.remaining_ms()));
 }
 

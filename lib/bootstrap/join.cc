@@ -90,7 +90,6 @@ std::unique_ptr<Arena> make_arena(const Rendezvous &rendezvous, const Cuda *cuda
     block->gpu = cuda != nullptr ? cuda->identity() : GpuIdentity{};
     block->node_cache = limit;
     block->last_call_at_ns = now_ns();
-    block->magic = layout_magic(Layout::ControlBlock);
     return arena;
 }
 
@@ -171,9 +170,6 @@ void fill_peer(Membership &membership, int rank, LocalPeer met, std::unique_ptr<
         arena = Arena::open(std::move(met.memory));
     }
     const auto *block = reinterpret_cast<const ControlBlock *>(arena->record(0));
-    if (block->magic != layout_magic(Layout::ControlBlock)) {
-        fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank {} (pid {}) {}", rank, met.pid, other_version_text(block->magic));
-    }
     if (block->rank != rank || block->size != membership.config.size) {
         fail(ODC_ERROR_RENDEZVOUS,
              "odc_init: rank {} (pid {}) says that it is rank {} of {}, this rank that it is rank {} of {}; give each "

@@ -133,7 +133,8 @@ std::unique_ptr<Allgather> open_allgather(const Rendezvous &rendezvous, const De
                  "odc_init: a rendezvous at {} needs a secret that all ranks share; set ODC_SECRET or config.secret",
                  rendezvous.address);
         }
-        return make_allgather_tcp(rendezvous.address, rendezvous.secret, launch.rank, launch.size, deadline);
+        return make_allgather_tcp(rendezvous.address, rendezvous.secret, rendezvous.host, launch.rank, launch.size,
+                                  deadline);
     }
     if (why_not_pmix() != nullptr) {
         fail_no_way(rendezvous);

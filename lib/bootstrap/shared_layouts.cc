@@ -65,11 +65,11 @@ struct Sizes<std::tuple<Members &...>> {
     static_assert(decltype(members_of(std::declval<type &>()))::are({__VA_ARGS__}))
 
 ODC_MEMBERS(ControlBlock,
-            (magic, rank, size, pid, host, identity, gpu, node_cache, doorbell, opened, arrived, reductions, reduced,
-             synced, arrived_at_ns, speeds, claims, sync_tree, reduction_tree, last_call, last_minibatch,
-             last_call_at_ns, heard_at_ns, read_bytes, wants, state, peer_failed, left_minibatch, error_status,
-             error_text, first_record, selftest_step, selftest_rounds, selftest_region, selftest_results),
-            8, 4, 4, 4, 68, 96, 32, 16, 8, 8, 8, 8, 1056, 1056, 256, 256, 16, 4608, 4608, 8, 8, 8, 8, 8, 8, 4, 4, 8, 4,
+            (rank, size, pid, host, identity, gpu, node_cache, doorbell, opened, arrived, reductions, reduced, synced,
+             arrived_at_ns, speeds, claims, sync_tree, reduction_tree, last_call, last_minibatch, last_call_at_ns,
+             heard_at_ns, read_bytes, wants, state, peer_failed, left_minibatch, error_status, error_text, first_record,
+             selftest_step, selftest_rounds, selftest_region, selftest_results),
+            4, 4, 4, 68, 96, 32, 16, 8, 8, 8, 8, 1056, 1056, 256, 256, 16, 4608, 4608, 8, 8, 8, 8, 8, 8, 4, 4, 8, 4,
             2044, 8, 4, 4, 8, 1024);
 ODC_MEMBERS(TreeNode, (joined, released, doorbell, combined), 16, 8, 8, 1056);
 ODC_MEMBERS(Contribution, (count, op, has_registered, differs, values), 4, 4, 4, 4, 512);
@@ -156,13 +156,13 @@ static_assert(in_order_from(0, {Call::None, Call::RegisterShard, Call::ReleaseSh
 static_assert(in_order_from(0, {SelftestResult::Unusable, SelftestResult::SumsLost, SelftestResult::Good}));
 static_assert(in_order_from(0, {SelftestStep::None, SelftestStep::Opened, SelftestStep::Read, SelftestStep::Added,
                                 SelftestStep::Judged}));
-static_assert(offsetof(ControlBlock, rank) == 8);
-static_assert(offsetof(ControlBlock, size) == 12);
-static_assert(offsetof(ControlBlock, pid) == 16);
-static_assert(offsetof(ControlBlock, host) == 20);
-static_assert(offsetof(ControlBlock, identity) == 88);
-static_assert(offsetof(ControlBlock, gpu) == 184);
-static_assert(offsetof(ControlBlock, node_cache) == 216);
+static_assert(offsetof(ControlBlock, rank) == 0);
+static_assert(offsetof(ControlBlock, size) == 4);
+static_assert(offsetof(ControlBlock, pid) == 8);
+static_assert(offsetof(ControlBlock, host) == 12);
+static_assert(offsetof(ControlBlock, identity) == 80);
+static_assert(offsetof(ControlBlock, gpu) == 176);
+static_assert(offsetof(ControlBlock, node_cache) == 208);
 static_assert(sizeof(NodeCacheLimit) == 16);
 static_assert(offsetof(NodeCacheLimit, bytes) == 8);
 static_assert(in_order_from(0, {NodeCacheLimit::Kind::Off, NodeCacheLimit::Kind::Auto, NodeCacheLimit::Kind::Bytes}));
@@ -307,8 +307,8 @@ static_assert(offsetof(NicAddress, distance) == 63);
 static_assert(in_order_from(0, {Nearness::Self, Nearness::NvLink, Nearness::NvSwitch, Nearness::Switch,
                                 Nearness::HostBridge, Nearness::NumaNode, Nearness::Package, Nearness::OtherPackage,
                                 Nearness::Unknown}));
-static_assert(in_order_from(1, {Layout::ControlBlock, Layout::Identity, Layout::Nics, Layout::Unreachable,
-                                Layout::Endpoints, Layout::Ready}));
+static_assert(in_order_from(1,
+                            {Layout::Identity, Layout::Nics, Layout::Unreachable, Layout::Endpoints, Layout::Ready}));
 static_assert(offsetof(EndpointName, name) == 4);
 static_assert(offsetof(IdentityInfo, identity) == 24);
 static_assert(offsetof(IdentityInfo, host) == 120);

@@ -26,8 +26,6 @@
 #include <string>
 #include <string_view>
 
-#include <unistd.h>
-
 namespace odc {
 
 struct Challenge {
@@ -92,9 +90,10 @@ inline Nonce random_nonce() {
     return nonce;
 }
 
-inline Hello hello_of(int rank, int size, int64_t remaining_ms) {
+// `host`: as errors name this rank's.
+inline Hello hello_of(const std::string &host, int rank, int size, int64_t remaining_ms) {
     Hello hello = hello_of_rank(rank, size, remaining_ms);
-    gethostname(hello.host.data(), hello.host.size() - 1);
+    host.copy(hello.host.data(), hello.host.size() - 1);
     hello.nonce = random_nonce();
     return hello;
 }

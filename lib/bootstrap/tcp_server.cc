@@ -19,10 +19,10 @@ constexpr int64_t kLastRoundNs = 1'000'000'000;
 
 }  // namespace
 
-RendezvousServer::RendezvousServer(const HostPort &endpoint, const std::string &secret, int size,
-                                   const Deadline &deadline)
+RendezvousServer::RendezvousServer(const HostPort &endpoint, const std::string &secret, const std::string &host,
+                                   int size, const Deadline &deadline)
     : endpoint_(endpoint), secret_(secret), size_(size), deadline_(deadline), events_(deadline, "odc_init"),
-      self_(hello_of(0, size, deadline.remaining_ms())), deadline_ns_(deadline_after(self_.remaining_ms)),
+      self_(hello_of(host, 0, size, deadline.remaining_ms())), deadline_ns_(deadline_after(self_.remaining_ms)),
       joined_(static_cast<size_t>(size)) {
     joined_[0] = self_;
 }

@@ -19,7 +19,8 @@ namespace odc {
 
 class RendezvousServer {
 public:
-    RendezvousServer(const HostPort &endpoint, const std::string &secret, int size, const Deadline &deadline);
+    RendezvousServer(const HostPort &endpoint, const std::string &secret, const std::string &host, int size,
+                     const Deadline &deadline);
 
     // Begins to listen. Returns the address at which another process listens; "" if there is none.
     std::string open();

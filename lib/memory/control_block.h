@@ -106,7 +106,6 @@ enum class SelftestStep : uint32_t { None, Opened, Read, Added, Judged };
 
 struct ControlBlock {
     // Constant once the arena is passed to peers.
-    uint64_t magic;
     int32_t rank;
     int32_t size;
     int32_t pid;

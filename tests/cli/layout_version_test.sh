@@ -29,7 +29,8 @@ both_said() {
     done
 }
 
-# refuse NAME VARIABLE=VALUE... [-- ARGUMENT OF join]: rank 1 is of the other build; both ranks fail.
+# refuse NAME VARIABLE=VALUE... [-- ARGUMENT OF join]: rank 1 is of the other build; both ranks fail. host_of_1: rank 1's, if it is
+# on another host.
 refuse() {
     local name=$1 first variables=(ODC_SIZE=2)
     shift
@@ -40,7 +41,7 @@ refuse() {
     shift $(($# > 0))
     timeout 60 env "${variables[@]}" ODC_RANK=0 "$programs/join" "$@" >"$work/said.0" 2>&1 &
     first=$!
-    expect 1 env "${variables[@]}" ODC_RANK=1 LD_LIBRARY_PATH="$programs/next_layout" "$programs/join" "$@"
+    expect 1 env "${variables[@]}" ${host_of_1:+ODC_HOST_ID="$host_of_1"} ODC_RANK=1 LD_LIBRARY_PATH="$programs/next_layout" "$programs/join" "$@"
     echo "$err" >"$work/said.1"
     wait "$first"
     same $? 1
@@ -52,6 +53,8 @@ port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0));
 refuse "over TCP" ODC_JOB="layout-tcp-$unique" ODC_RENDEZVOUS="127.0.0.1:$port" ODC_SECRET="a secret of this test"
 mkdir "$work/meet"
 refuse "by the program's all-gather" -- "$work/meet"
+mkdir "$work/apart"
+host_of_1=other refuse "by the program's all-gather, on two hosts" -- "$work/apart"
 
 mpirun=$(find_launcher "Open MPI\|OpenRTE" mpirun.openmpi mpirun)
 if [ -z "$mpirun" ]; then

@@ -110,6 +110,9 @@ static void tell_all(int rank, int size, const char *job, void *arg) {
     CHECK_EQUAL(count_of(&h, ODC_LOG_DEBUG, " minibatch=0 group=actor: syncs; "), 1);
     use(context, t);
     CHECK_EQUAL(count_of(&h, ODC_LOG_DEBUG, " minibatch=1 group=actor: syncs; "), 1);
+    CHECK_EQUAL(
+        count_of(&h, ODC_LOG_DEBUG, ": syncs; this rank came last") + count_of(&h, ODC_LOG_DEBUG, " us after this one"),
+        2);
     CHECK_ERROR(odc_gather(t.shard, NULL, 1, NULL), ODC_ERROR_ARGUMENT, "elements");
     CHECK_EQUAL(count_of(&h, ODC_LOG_DEBUG, "the buffer has 1 elements"), 1);
     CHECK_OK(odc_shutdown(context));
@@ -219,11 +222,13 @@ static void come_when_looked_for(int rank, int size, const char *job, void *arg)
     if (rank == 0) {
         await_flag(&what->flag, 1);
     }
-    odc_context *context = join_with(scene_config(what, rank, size, job), ODC_LOG_TRACE, &h);
+    odc_config config = scene_config(what, rank, size, job);
+    config.host = "here";
+    odc_context *context = join_with(config, ODC_LOG_TRACE, &h);
     if (rank == 1) {
         CHECK(count_of(&h, what->by_name ? ODC_LOG_TRACE : ODC_LOG_DEBUG, "; tries again") >= 1);
     } else if (!what->by_name) {
-        CHECK_EQUAL(count_of(&h, ODC_LOG_DEBUG, "has come to round 1, with it 2 of 2"), 1);
+        CHECK_EQUAL(count_of(&h, ODC_LOG_DEBUG, " on here) has come to round 1, with it 2 of 2"), 1);
     }
     odc_destroy(context);
     forget(&h);
@@ -274,7 +279,9 @@ static void fill_staging(int rank, int size, const char *job, void *arg) {
     for (int i = 0; told < size; ++i) {
         CHECK(i < MOST_SYNCS);
         sleep_ms(i > 0 ? 10 : 0);
-        lines += count_of(&h, ODC_LOG_DEBUG, "staging of 262144 bytes was full ");
+        const int now = count_of(&h, ODC_LOG_DEBUG, "staging of 262144 bytes was full ");
+        CHECK_EQUAL(count_of(&h, ODC_LOG_DEBUG, " times, and the provider had no room "), now);
+        lines += now;
         forget(&h);
         told = lines > 0;
         CHECK_OK(odc_minibatch_sync_reduce(context, &told, 1, ODC_SUM));

@@ -102,7 +102,7 @@ void test_address_returned_twice(void **) {
     assert_int_equal(resolve({"", "twice.test", place.port}, &why).size(), 1);
     const auto errors = run_ranks(2, [&](int rank) {
         const Deadline deadline(kLongMs, nullptr, nullptr);
-        const auto exchange = make_allgather_tcp("twice.test:" + place.port, kSecret, rank, 2, deadline);
+        const auto exchange = make_allgather_tcp("twice.test:" + place.port, kSecret, "host", rank, 2, deadline);
         if (exchange->all_gather(peer_info_of(rank)) != std::vector<PeerInfo>{peer_info_of(0), peer_info_of(1)}) {
             throw Error(ODC_ERROR_INTERNAL, "these are not the peer infos");
         }
@@ -128,7 +128,8 @@ void test_retries_are_logged(void **) {
                            [] { return std::string("the log does not say that rank 1 tries again"); });
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
         }
-        make_allgather_tcp("127.0.0.1:" + place.port, kSecret, rank, 2, deadline)->all_gather(peer_info_of(rank));
+        make_allgather_tcp("127.0.0.1:" + place.port, kSecret, "host", rank, 2, deadline)
+            ->all_gather(peer_info_of(rank));
     });
     assert_string_equal((errors[0] + errors[1]).c_str(), "");
 }
@@ -156,7 +157,7 @@ void test_address_half_taken(void **) {
     });
     const std::string error = error_of([&] {
         const Deadline deadline(kLongMs, nullptr, nullptr);
-        make_allgather_tcp("half.test:" + place.port, kSecret, 0, 2, deadline)->all_gather(peer_info_of(0));
+        make_allgather_tcp("half.test:" + place.port, kSecret, "host", 0, 2, deadline)->all_gather(peer_info_of(0));
     });
     over = true;
     program.join();
@@ -170,7 +171,7 @@ void test_resolver_is_asked_seldom(void **) {
     const int64_t begin_ns = now_ns();
     const std::string error = error_of([&] {
         const Deadline deadline(1500, nullptr, nullptr);
-        make_allgather_tcp("twice.test:" + place.port, kSecret, 1, 2, deadline)->all_gather(peer_info_of(1));
+        make_allgather_tcp("twice.test:" + place.port, kSecret, "host", 1, 2, deadline)->all_gather(peer_info_of(1));
     });
     const int64_t seconds = (now_ns() - begin_ns) / 1'000'000'000;
     check_text(error, "missing: rank 0", "refused");
@@ -184,7 +185,7 @@ void test_gone_after_the_peer_infos(void **) {
         const std::string name = "exchange-test-" + std::to_string(getpid()) + "-" + std::to_string(gone);
         const auto errors = run_ranks(3, [&](int rank) {
             const Deadline deadline(kLongMs, nullptr, nullptr);
-            const auto exchange = make_allgather_tcp("127.0.0.1:" + place.port, kSecret, rank, 3, deadline);
+            const auto exchange = make_allgather_tcp("127.0.0.1:" + place.port, kSecret, "host", rank, 3, deadline);
             exchange->all_gather(peer_info_of(rank));
             if (rank != gone) {
                 const Fd memory(memfd_create("test", MFD_CLOEXEC));
@@ -218,7 +219,7 @@ void test_rounds(void **) {
     const HeldPort place;
     const auto errors = run_ranks(kSize, [&](int rank) {
         const Deadline deadline(kLongMs, nullptr, nullptr);
-        const auto exchange = make_allgather_tcp("127.0.0.1:" + place.port, kSecret, rank, kSize, deadline);
+        const auto exchange = make_allgather_tcp("127.0.0.1:" + place.port, kSecret, "host", rank, kSize, deadline);
         for (int round = 1; round <= kRounds; ++round) {
             std::vector<PeerInfo> expected;
             for (int of = 0; of < kSize; ++of) {
@@ -246,7 +247,7 @@ void test_no_second_round(void **) {
         const HeldPort place;
         const auto errors = run_ranks(kSize, [&](int rank) {
             const Deadline deadline(kLongMs, nullptr, nullptr);
-            const auto exchange = make_allgather_tcp("127.0.0.1:" + place.port, kSecret, rank, kSize, deadline);
+            const auto exchange = make_allgather_tcp("127.0.0.1:" + place.port, kSecret, "host", rank, kSize, deadline);
             exchange->all_gather(peer_info_of(rank));
             if (rank == gone && stays) {
                 exchange->all_gather(join_error);

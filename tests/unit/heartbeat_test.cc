@@ -10,10 +10,13 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/deadline.h"
 #include "base/fd.h"
+#include "base/format.h"
+#include "base/log.h"
 #include "memory/shared_arena.h"
 #include "transport/fabric/heartbeat.h"
 #include "transport/fabric/reliable_stream.h"
@@ -71,7 +74,10 @@ struct Job {
     std::vector<std::unique_ptr<Other>> others;
     std::vector<std::unique_ptr<RemoteRank>> remotes;
     std::unique_ptr<ReliableStream> packets;
-    Log log{ODC_LOG_ERROR};
+    std::vector<std::string> warnings;
+    Log log{ODC_LOG_WARN,
+            [](void *arg, int32_t, const char *line) { static_cast<std::vector<std::string> *>(arg)->push_back(line); },
+            &warnings};
     std::unique_ptr<Heartbeat> heartbeat;
     int64_t now = 1'000'000'000;
 
@@ -116,6 +122,14 @@ void two_hosts_that_are_lost_at_once_are_lost_as_a_whole(void **) {
     assert_true(job.now - begin > kSilenceNs);
     for (size_t rank = 2; rank < job.remotes.size(); ++rank) {
         assert_true(job.remotes[rank]->gone);
+    }
+    job.log.deliver();
+    assert_int_equal(job.warnings.size(), 2);  // one a host, though each has two ranks
+    for (size_t i = 0; i < 2; ++i) {
+        const std::string first_words = formatted("rank {} (host there, pid 77) has not answered for ", 2 * i + 1);
+        const std::string last_words = formatted(" ms; after {} ms it counts as lost", kSilenceMs);
+        assert_true(job.warnings[i].find(first_words) != std::string::npos);
+        assert_true(job.warnings[i].find(last_words) != std::string::npos);
     }
 }
 

@@ -103,7 +103,7 @@ Outcome receive(int64_t timeout_ms, const std::function<void(int fd)> &client) {
     port.listener = Fd();
     const HostPort endpoint = parse_endpoint(port.text);
     const Deadline deadline(timeout_ms, nullptr, nullptr);
-    RendezvousServer server(endpoint, kSecret, 2, deadline);
+    RendezvousServer server(endpoint, kSecret, "host", 2, deadline);
     assert_true(server.open().empty());
     std::string why;
     const Fd fd = connect_to(resolve(endpoint, &why).at(0));
@@ -117,7 +117,7 @@ Outcome receive(int64_t timeout_ms, const std::function<void(int fd)> &client) {
 
 void visit_as_rank_1(const NicAddress &port) {
     const Deadline deadline(10000, nullptr, nullptr);
-    make_allgather_tcp(port.text, kSecret, 1, 2, deadline)->all_gather(kPeerInfo);
+    make_allgather_tcp(port.text, kSecret, "host", 1, 2, deadline)->all_gather(kPeerInfo);
 }
 
 // Rank 1 of 2 and its outcome, while `answer` plays rank 0.
@@ -145,7 +145,7 @@ void check_text(const Outcome &outcome, odc_status status, const char *first, co
 void test_other_version(void **) {
     std::string told;
     const Outcome outcome = receive(10000, [&](int fd) {
-        Hello hello = hello_of(1, 2, 10000);
+        Hello hello = hello_of("host", 1, 2, 10000);
         hello.version = 99;
         tell(fd, hello);
         const auto challenge = hear<Challenge>(fd);
@@ -165,7 +165,7 @@ void test_other_version(void **) {
 void test_proof_of_something_else(void **) {
     for (int variant = 0; variant < 4; ++variant) {
         const Outcome outcome = receive(600, [&](int fd) {
-            Hello said = hello_of(1, 2, 600);
+            Hello said = hello_of("host", 1, 2, 600);
             tell(fd, said);
             auto challenge = hear<Challenge>(fd);
             if (variant == 0) {
@@ -191,7 +191,7 @@ void test_proof_of_something_else(void **) {
 
 // Rank 0 never sends anything that would serve as a rank's proof.
 void test_messages_of_rank_0_are_not_a_proof(void **) {
-    const Hello hello = hello_of(1, 2, 1000);
+    const Hello hello = hello_of("host", 1, 2, 1000);
     const Challenge challenge{kRendezvousMagic, random_nonce()};
     assert_true(!same_mac(proof_mac(kSecret, hello, challenge), session_key(kSecret, hello, challenge)));
 }
@@ -279,7 +279,7 @@ Outcome receive_again(const std::function<void(int fd, const Mac &session)> &spe
     port.listener = Fd();
     const HostPort endpoint = parse_endpoint(port.text);
     const Deadline deadline(10000, nullptr, nullptr);
-    RendezvousServer server(endpoint, kSecret, 2, deadline);
+    RendezvousServer server(endpoint, kSecret, "host", 2, deadline);
     assert_true(server.open().empty());
     std::string why;
     const Fd fd = connect_to(resolve(endpoint, &why).at(0));
@@ -291,7 +291,7 @@ Outcome receive_again(const std::function<void(int fd, const Mac &session)> &spe
             server.all_gather(kPeerInfo);
         });
     });
-    const Hello hello = hello_of(1, 2, 10000);
+    const Hello hello = hello_of("host", 1, 2, 10000);
     tell(fd.get(), hello);
     const auto challenge = hear<Challenge>(fd.get());
     const Mac session = session_key(kSecret, hello, challenge);
@@ -361,7 +361,7 @@ void test_invalid_second_peer_infos(void **) {
         std::thread rank([&] {
             outcome = outcome_of([&] {
                 const Deadline deadline(10000, nullptr, nullptr);
-                const auto exchange = make_allgather_tcp(port.text, kSecret, 1, 2, deadline);
+                const auto exchange = make_allgather_tcp(port.text, kSecret, "host", 1, 2, deadline);
                 exchange->all_gather(kPeerInfo);
                 exchange->all_gather(kPeerInfo);
             });
@@ -427,7 +427,7 @@ Outcome reset_while_handing_out(std::string *told) {
     Fd ranks[2];
     Resetting what{&ranks[1], &ranks[0], false};
     const Deadline deadline(10000, reset_after_infos, &what);
-    RendezvousServer server(endpoint, kSecret, 3, deadline);
+    RendezvousServer server(endpoint, kSecret, "host", 3, deadline);
     assert_true(server.open().empty());
     std::string why;
     for (Fd &rank : ranks) {
@@ -438,7 +438,7 @@ Outcome reset_while_handing_out(std::string *told) {
     std::thread host([&] { outcome = outcome_of([&] { server.all_gather(kPeerInfo); }); });
     for (int rank = 1; rank <= 2; ++rank) {
         const int fd = ranks[rank - 1].get();
-        const Hello hello = hello_of(rank, 3, 10000);
+        const Hello hello = hello_of("host", rank, 3, 10000);
         tell(fd, hello);
         const auto challenge = hear<Challenge>(fd);
         tell(fd, Proof{proof_mac(kSecret, hello, challenge)});

@@ -6,7 +6,6 @@
 
 #include "base/deadline.h"
 #include "base/error.h"
-#include "base/layout_version.h"
 #include "memory/shard_record.h"
 
 namespace odc {
@@ -14,7 +13,6 @@ namespace odc {
 RankReplica::RankReplica(Arena &arena, int rank, int size, int pid, const std::string &host)
     : arena_(arena), block_offset_(arena.allocate_record(sizeof(ControlBlock))),
       block_(new (arena.record(block_offset_)) ControlBlock{}), last_(&block_->first_record) {
-    block_->magic = layout_magic(Layout::ControlBlock);
     block_->rank = rank;
     block_->size = size;
     block_->pid = pid;
