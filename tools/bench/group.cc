@@ -17,6 +17,7 @@
 #include <atomic>
 #include <chrono>
 #include <climits>
+#include <cstddef>
 #include <exception>
 #include <random>
 #include <thread>
@@ -61,6 +62,10 @@ struct Group::Control {
 };
 
 Group::Group(odc_context *context, size_t bytes) : rank_(odc_rank(context)), size_(odc_size(context)) {
+    static_assert(sizeof(Control) == 256 && sizeof(Control::OfRank) == 64 && offsetof(Control::OfRank, summand) == 16);
+    static_assert(offsetof(Control, turn) == 64 && offsetof(Control, spin_arrived) == 128 &&
+                  offsetof(Control, failed) == 132 && offsetof(Control, seed) == 136 &&
+                  offsetof(Control, moment_ns) == 144 && offsetof(Control, ranks) == 192);
     const size_t memory_lines = (bytes + 63) / 64 * 64;
     mapped_bytes_ = memory_lines + sizeof(Control) + static_cast<size_t>(size_) * sizeof(Control::OfRank);
     memory_ = share_memory(context, mapped_bytes_);

@@ -54,6 +54,8 @@ private:
         std::atomic<int64_t> in_last_run;  // whether there was one
     };
     static_assert(std::atomic<int64_t>::is_always_lock_free);
+    static_assert(sizeof(Link) == 64 && offsetof(Link, origin_ns) == 8);
+    static_assert(sizeof(Gathers) == 64 && offsetof(Gathers, in_last_run) == 8);
 
     Link &link(size_t host, LinkDirection direction) const { return links_[2 * host + static_cast<size_t>(direction)]; }
     std::atomic<int64_t> &arrived_ns(size_t host, size_t layer) const { return arrived_ns_[host * layers_ + layer]; }
