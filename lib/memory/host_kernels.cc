@@ -211,10 +211,14 @@ void copy_bytes(void *to, const void *from, size_t bytes) {
     const auto *in = static_cast<const std::byte *>(from);
     size_t done = 0;
     while (bytes - done >= kSampleBytes && copy_choice.chosen() < 0) {
-        copy_choice.run(kSampleBytes, [&](int loop) {
+        const bool counts = copy_choice.run(kSampleBytes, [&](int loop) {
             copy_bytes_by(kCopyLoops[static_cast<size_t>(loop)], out + done, in + done, kSampleBytes);
         });
         done += kSampleBytes;
+        if (!counts) {  // of new pages, which the kernel has just written into the cache
+            std::memcpy(out + done, in + done, bytes - done);
+            return;
+        }
     }
     const int chosen = copy_choice.chosen();
     copy_bytes_by(chosen < 0 ? CopyLoop::Stream : kCopyLoops[static_cast<size_t>(chosen)], out + done, in + done,

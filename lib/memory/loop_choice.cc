@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <functional>
 
+#include <sys/resource.h>
+
 namespace odc {
 
 namespace {
@@ -14,8 +16,13 @@ constexpr double kClearly = 1.05;
 
 }  // namespace
 
-// Other ranks and page faults slow some turns down, which rules out the mean and the median; the single best turn may be an
-// outlier.
+int64_t LoopChoice::page_faults() {
+    rusage usage{};
+    getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_minflt + usage.ru_majflt;
+}
+
+// Other ranks slow some turns down, which rules out the mean and the median; the single best turn may be an outlier.
 uint32_t LoopChoice::speed(int loop) const {
     std::array<uint32_t, kTurns> speeds{};
     std::transform(speeds_[static_cast<size_t>(loop)].begin(), speeds_[static_cast<size_t>(loop)].end(), speeds.begin(),
@@ -24,19 +31,23 @@ uint32_t LoopChoice::speed(int loop) const {
     return speeds[kTurns / 4];
 }
 
-void LoopChoice::note(uint32_t turn, size_t bytes, int64_t ns) {
-    if (turn >= loops_ * kTurns) {
+void LoopChoice::note(int loop, size_t bytes, int64_t ns) {
+    const auto index = static_cast<size_t>(loop);
+    const uint32_t turn = noted_[index].fetch_add(1, std::memory_order_relaxed);
+    if (turn >= kTurns) {
         return;
     }
     const uint64_t reached = bytes * 1000 / static_cast<uint64_t>(std::max<int64_t>(ns, 1));
-    speeds_[turn % loops_][turn / loops_].store(static_cast<uint32_t>(std::min<uint64_t>(reached, UINT32_MAX)),
-                                                std::memory_order_relaxed);
-    if (turn + 1 < loops_ * kTurns) {
+    speeds_[index][turn].store(static_cast<uint32_t>(std::min<uint64_t>(reached, UINT32_MAX)),
+                               std::memory_order_relaxed);
+    if (turn + 1 < kTurns || std::any_of(noted_.begin(), noted_.begin() + loops_, [](const auto &noted) {
+            return noted.load(std::memory_order_relaxed) < kTurns;
+        })) {
         return;
     }
     int best = 0;
-    for (int loop = 1; loop < static_cast<int>(loops_); ++loop) {
-        best = speed(loop) > kClearly * speed(best) ? loop : best;
+    for (int other = 1; other < static_cast<int>(loops_); ++other) {
+        best = speed(other) > kClearly * speed(best) ? other : best;
     }
     chosen_.store(best, std::memory_order_relaxed);
 }

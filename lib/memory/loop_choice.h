@@ -23,23 +23,29 @@ public:
     // -1 until all loops have had their turns.
     int chosen() const { return chosen_.load(std::memory_order_relaxed); }
 
-    // Calls run(loop) once, which processes `bytes`, with the chosen loop or the next one to measure.
+    // Calls run(loop) once, which processes `bytes`, with the chosen loop or the next one to measure. Returns false if the turn
+    // does not count: page faults took most of it, as they do in memory that is touched for the first time.
     template <class Run>
-    void run(size_t bytes, const Run &run) {
+    bool run(size_t bytes, const Run &run) {
         if (const int loop = chosen(); loop >= 0) {
             run(loop);
-            return;
+            return true;
         }
-        const uint32_t turn = next_turn();
+        const int loop = next_loop();
+        const int64_t faults = page_faults();
         const int64_t begin = now_ns();
-        run(loop_of(turn));
-        note(turn, bytes, now_ns() - begin);
+        run(loop);
+        const int64_t ns = now_ns() - begin;
+        if (page_faults() != faults) {
+            return false;
+        }
+        note(loop, bytes, ns);
+        return true;
     }
 
-    // The steps of run(): take a turn, find its loop, note that it processed `bytes` in `ns`. The last turn's thread chooses.
-    uint32_t next_turn() { return turns_.fetch_add(1, std::memory_order_relaxed); }
-    int loop_of(uint32_t turn) const { return static_cast<int>(turn % loops_); }
-    void note(uint32_t turn, size_t bytes, int64_t ns);
+    // The steps of run(): take a turn, note that it processed `bytes` in `ns`. Who notes the last one chooses.
+    int next_loop() { return static_cast<int>(turns_.fetch_add(1, std::memory_order_relaxed) % loops_); }
+    void note(int loop, size_t bytes, int64_t ns);
 
     // The speed of `loop` in MB/s that a quarter of its turns exceeded; 0 until more than a quarter are done.
     uint32_t speed(int loop) const;
@@ -47,9 +53,12 @@ public:
 private:
     static constexpr uint32_t kTurns = 16;  // of each loop
 
+    static int64_t page_faults();  // of this thread
+
     uint32_t loops_;
     std::atomic<int> chosen_ = -1;
     std::atomic<uint32_t> turns_ = 0;
+    std::array<std::atomic<uint32_t>, kMostLoops> noted_ = {};  // turns
     std::array<std::array<std::atomic<uint32_t>, kTurns>, kMostLoops> speeds_ = {};
 };
 
