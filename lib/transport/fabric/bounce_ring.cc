@@ -36,8 +36,8 @@ void BounceRings::Ring::Unmap::operator()(std::byte *memory) const { munmap(memo
 BounceRings::Ring::Ring(FabricEndpoint &endpoint, size_t slots, size_t slot_bytes, Access access)
     : memory_(map(slots * slot_bytes), Unmap{slots * slot_bytes}) {
     if (access == Access::RemoteRead || endpoint.needs_local()) {
-        std::memset(memory_.get(), 0,
-                    slots * slot_bytes);  // pages must exist before they are registered (FI_MR_ALLOCATED)
+        // Pages must exist before they are registered (FI_MR_ALLOCATED).
+        std::memset(memory_.get(), 0, slots * slot_bytes);
         region_ = endpoint.register_memory(memory_.get(), slots * slot_bytes, MemoryKind::Host, access);
     }
     for (size_t i = slots; i > 0; --i) {
