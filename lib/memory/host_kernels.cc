@@ -215,7 +215,7 @@ void copy_bytes(void *to, const void *from, size_t bytes) {
             copy_bytes_by(kCopyLoops[static_cast<size_t>(loop)], out + done, in + done, kSampleBytes);
         });
         done += kSampleBytes;
-        if (!counts) {  // of new pages, which the kernel has just written into the cache
+        if (!counts) {  // the rest is likely to have page faults, too, beside which the loop does not matter
             std::memcpy(out + done, in + done, bytes - done);
             return;
         }

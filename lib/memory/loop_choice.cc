@@ -40,9 +40,7 @@ void LoopChoice::note(int loop, size_t bytes, int64_t ns) {
     const uint64_t reached = bytes * 1000 / static_cast<uint64_t>(std::max<int64_t>(ns, 1));
     speeds_[index][turn].store(static_cast<uint32_t>(std::min<uint64_t>(reached, UINT32_MAX)),
                                std::memory_order_relaxed);
-    if (turn + 1 < kTurns || std::any_of(noted_.begin(), noted_.begin() + loops_, [](const auto &noted) {
-            return noted.load(std::memory_order_relaxed) < kTurns;
-        })) {
+    if (all_noted_.fetch_add(1, std::memory_order_acq_rel) + 1 < loops_ * kTurns) {
         return;
     }
     int best = 0;

@@ -24,34 +24,37 @@ public:
     int chosen() const { return chosen_.load(std::memory_order_relaxed); }
 
     // Calls run(loop) once, which processes `bytes`, with the chosen loop or the next one to measure. Returns false if the turn
-    // does not count: page faults took most of it, as they do in memory that is touched for the first time.
+    // does not count, since it had page faults: where memory is touched for the first time they take longer than any loop.
     template <class Run>
     bool run(size_t bytes, const Run &run) {
         if (const int loop = chosen(); loop >= 0) {
             run(loop);
             return true;
         }
-        const int loop = next_loop();
+        const uint32_t turn = next_turn();
+        const int loop = loop_of(turn);
         const int64_t faults = page_faults();
         const int64_t begin = now_ns();
         run(loop);
         const int64_t ns = now_ns() - begin;
-        if (page_faults() != faults) {
+        if (page_faults() != faults && turn < kPatience) {
             return false;
         }
         note(loop, bytes, ns);
         return true;
     }
 
-    // The steps of run(): take a turn, note that it processed `bytes` in `ns`. Who notes the last one chooses.
-    int next_loop() { return static_cast<int>(turns_.fetch_add(1, std::memory_order_relaxed) % loops_); }
+    // The steps of run(): take a turn, find its loop, note that it processed `bytes` in `ns`. Who notes the last one chooses.
+    uint32_t next_turn() { return turns_.fetch_add(1, std::memory_order_relaxed); }
+    int loop_of(uint32_t turn) const { return static_cast<int>(turn % loops_); }
     void note(int loop, size_t bytes, int64_t ns);
 
     // The speed of `loop` in MB/s that a quarter of its turns exceeded; 0 until more than a quarter are done.
     uint32_t speed(int loop) const;
 
 private:
-    static constexpr uint32_t kTurns = 16;  // of each loop
+    static constexpr uint32_t kTurns = 16;       // of each loop
+    static constexpr uint32_t kPatience = 1024;  // from then on turns with page faults count, too
 
     static int64_t page_faults();  // of this thread
 
@@ -59,6 +62,7 @@ private:
     std::atomic<int> chosen_ = -1;
     std::atomic<uint32_t> turns_ = 0;
     std::array<std::atomic<uint32_t>, kMostLoops> noted_ = {};  // turns
+    std::atomic<uint32_t> all_noted_ = 0;                       // of them those that are stored
     std::array<std::array<std::atomic<uint32_t>, kTurns>, kMostLoops> speeds_ = {};
 };
 

@@ -168,9 +168,10 @@ void copies_of_any_length_touch_nothing_else(void **) {
 void large_copies_are_whole_while_a_loop_is_chosen(void **) {
     constexpr size_t kLarge = (size_t{1} << 20) + 257;
     const std::vector<uint8_t> from = counted_bytes(kLarge + 4 * kGuard);
-    for (int copies = 0; copies < 10; ++copies) {
+    const auto has_chosen = [] { return odc::loop_figures().find("copy") != std::string::npos; };
+    for (int copies = 0; copies < 10 || !has_chosen(); ++copies) {
         for (const size_t bytes : {kLarge - 258, kLarge - 257, kLarge}) {
-            check_copy(from, static_cast<size_t>(copies), bytes, odc::copy_bytes);
+            check_copy(from, static_cast<size_t>(copies % 10), bytes, odc::copy_bytes);
         }
     }
     std::printf("%s\n", odc::loop_figures().c_str());

@@ -193,9 +193,11 @@ def interrupted_before_fork(rank: int, size: int) -> None:
 
     model, found = Net(), relocation._find_dtensors
     shard_blocks(model, mesh_of(size))
-    with fsdp2.attach(model, adamw(model), parameters="slice"), pytest.MonkeyPatch.context() as patched:
+    with fsdp2.attach(model, adamw(model), **LIVING) as job, pytest.MonkeyPatch.context() as patched:
+        square_loss(model, sample(0, rank, 0), 1.0)
+        job.sync_gradients(divisor=1.0)
         patched.setattr(relocation, "_find_dtensors", find)
-        assert sum(1 for _ in seen_by_workers(model, 0, rank)) == MICROBATCHES
+        assert sum(1 for _ in seen_by_workers(model, 0, rank)) == MICROBATCHES  # and its gradients
         assert moves == 2
 
 

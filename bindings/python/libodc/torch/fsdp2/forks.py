@@ -31,16 +31,20 @@ def count() -> int:
 
 
 def _before_fork() -> None:
+    """Python prints an exception, and forks, so all that is here leaves before it is raised."""
     global _count
+    raised: BaseException | None = None
     for index, leave in enumerate(_leave):
         if here := list(_living.get((threading.get_ident(), index), ())):
             _count += 1
             with torch.inference_mode(False):  # of an evaluation's loader, whose tensors no step can use
                 try:
                     leave(here)
-                except BaseException:  # which Python only prints, and forks
+                except BaseException as error:
+                    raised = error
                     leave(here)
-                    raise
+    if raised is not None:
+        raise raised
 
 
 os.register_at_fork(before=_before_fork)
