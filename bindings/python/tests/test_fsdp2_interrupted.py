@@ -24,6 +24,7 @@ from libodc.torch.fsdp2 import attach, bulk
 CALLS = ("sync", "clip", "step", "publish")
 LIVING = [("copy", "copy"), ("slice", "view")]
 PLACES = 60  # of each call, drawn at random
+needs_tables = pytest.mark.skipif(sys.version_info < (3, 11), reason="needs tables of exceptions in bytecode")
 
 
 class Loop:
@@ -114,7 +115,7 @@ def interrupted_calls(rank: int, size: int, seed: int, parameters: Any, gradient
         torch.testing.assert_close(whole, named(loop.alone)[name].detach(), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="needs tables of exceptions in bytecode")
+@needs_tables
 @pytest.mark.parametrize(("parameters", "gradients"), LIVING)
 @pytest.mark.parametrize("size", [1, 2])
 def test_calls_interrupted_anywhere(size: int, parameters: str, gradients: str) -> None:
@@ -141,7 +142,7 @@ def interrupted_refreshes(rank: int, size: int, seed: int) -> None:
             assert torch.equal(policy(x), reference(x)), where
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="needs tables of exceptions in bytecode")
+@needs_tables
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_refresh_interrupted_anywhere(size: int) -> None:
     seed = random.randrange(1 << 30)
