@@ -49,7 +49,7 @@ install_torch() {
         index=
     elif [ -n "$index" ]; then
         install --no-deps --index-url "$index" torch==$version # what it needs comes from the usual index
-    elif ! $venv/bin/pip config list | grep -qE 'index-url|find-links'; then
+    elif ! grep -qE 'index-url|find-links' <<<"$($venv/bin/pip config list)"; then
         echo "Downloading torch for CUDA, 3 GB, though there is no NVIDIA GPU here: ODC_TORCH_INDEX (docs/building.md) avoids that."
     fi
     install numpy==2.2.6 torch==$version

@@ -209,6 +209,10 @@ ssize_t read(fid_ep *endpoint, void *to, size_t bytes, void *descriptor, fi_addr
         const std::lock_guard lock(state().mutex);
         state().in_flight[context] = std::move(started);
     }
+    static const size_t stuck = std::stoull(setting("FAKE_FABRIC_STUCK_BYTES", "-1"));
+    if (bytes >= stuck) {
+        return 0;  // and never completes
+    }
     const ssize_t code = original(endpoint->rma)->read(endpoint, target, bytes, nullptr, peer, address, key, context);
     if (code != 0) {
         lost(context);
