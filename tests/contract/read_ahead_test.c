@@ -84,6 +84,52 @@ static void what_a_holder_has_cancelled_is_read_once(void **state) {
     run_on(__func__, 2, 6, "auto", arrives_early, share(2 * sizeof(atomic_int)));
 }
 
+typedef struct unwanted {
+    atomic_int begun; /* rank 0 is in the sync of minibatch 1 */
+    atomic_int waits; /* and has been asked there whether it is interrupted */
+} unwanted;
+
+static int waits_in_sync(void *arg) {
+    unwanted *what = arg;
+    if (read_flag(&what->begun) != 0) {
+        set_flag(&what->waits, 1);
+    }
+    return 0;
+}
+
+/* Rank 1 publishes once rank 0, which has begun to read its slice ahead, waits in its sync: nobody wants the slice, so it does not
+ * come. */
+static void arrives_with_an_unwanted_read(int rank, int size, const char *job, void *arg) {
+    enum { ELEMENTS = 1000 };
+    unwanted *what = arg;
+    odc_config config = config_of(rank, size, job);
+    odc_context *context = NULL;
+    config.interrupted = rank == 0 ? waits_in_sync : NULL;
+    config.interrupted_arg = what;
+    CHECK_OK(odc_init(&config, &context));
+    tensor t = make_tensor(context, "layer", (uint64_t)size * ELEMENTS, ODC_F32, 0);
+    sync_with_gather(context, t, 1);
+    const uint64_t before = stats_of(context).fetched_bytes;
+    if (rank == 1) {
+        await_flag(&what->waits, 1);
+    }
+    CHECK_OK(odc_publish(t.shard, NULL));
+    if (rank == 0) {
+        set_flag(&what->begun, 1);
+    }
+    CHECK_OK(odc_minibatch_sync(context));
+    if (rank == 0) {
+        CHECK_EQUAL(stats_of(context).fetched_bytes, before);
+    }
+    odc_destroy(context);
+}
+
+static void what_nobody_wants_is_cancelled_when_its_holder_arrives(void **state) {
+    (void)state;
+    divide_hosts(2, "auto");
+    run_processes(4, arrives_with_an_unwanted_read, share(sizeof(unwanted)));
+}
+
 typedef struct stop {
     atomic_int synced;  /* ranks that have ended minibatch 0 */
     atomic_int pid;     /* of rank 0, which has published and begun to read ahead */
@@ -143,6 +189,7 @@ enum {
     SHORT = 1 << 20,     /* and of the short one */
     IN_FLIGHT = 8 << 19, /* bytes of a rank's reads, at most */
     TRIES = 100,
+    OFTEN = 5, /* by chance it happens in one or two of the tries */
 };
 
 typedef struct two_shards {
@@ -201,7 +248,7 @@ static void sees_what_comes_first(int rank, int size, const char *job, void *arg
     atomic_int interrupted = 0;
     odc_config config = config_of(rank, size, job);
     odc_context *context = NULL;
-    double seen = 0;
+    double seen = 0; /* in so many tries */
     config.interrupted = is_interrupted;
     config.interrupted_arg = &interrupted;
     CHECK_OK(odc_init(&config, &context));
@@ -210,7 +257,7 @@ static void sees_what_comes_first(int rank, int size, const char *job, void *arg
     shards.short_one = make_pair(context, "short", SHORT);
     write_parameters(shards.long_one, 0);
     write_parameters(shards.short_one, 0);
-    for (int i = 0; i < TRIES && seen == 0; ++i) {
+    for (int i = 0; i < TRIES && seen < OFTEN; ++i) {
         CHECK_OK(odc_publish_all(context, NULL));
         if (rank == 0) {
             check_gather(comes_first == overtakes ? shards.long_one : shards.short_one, 0);
@@ -219,11 +266,12 @@ static void sees_what_comes_first(int rank, int size, const char *job, void *arg
         CHECK_OK(odc_minibatch_sync(context));
         const uint64_t before = stats_of(context).fetched_bytes;
         CHECK_OK(odc_publish_all(context, NULL));
-        seen = rank == 0 ? comes_first(&shards, before, &interrupted) : 0;
+        double now = rank == 0 ? comes_first(&shards, before, &interrupted) : 0;
         CHECK_OK(odc_minibatch_sync(context));
-        CHECK_OK(odc_all_reduce(context, &seen, 1, ODC_SUM));
+        CHECK_OK(odc_all_reduce(context, &now, 1, ODC_SUM));
+        seen += now;
     }
-    CHECK_EQUAL(seen, 1);
+    CHECK(seen >= OFTEN);
     odc_destroy(context);
 }
 
@@ -250,6 +298,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_was_wanted_is_read_ahead),
         cmocka_unit_test(what_a_holder_has_cancelled_is_read_once),
+        cmocka_unit_test(what_nobody_wants_is_cancelled_when_its_holder_arrives),
         cmocka_unit_test(who_wants_what_a_stopped_holder_reads_ahead_reads_for_itself),
         cmocka_unit_test(it_comes_in_the_order_of_the_minibatch_before),
         cmocka_unit_test(what_is_waited_for_comes_first),

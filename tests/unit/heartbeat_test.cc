@@ -123,6 +123,9 @@ void two_hosts_that_are_lost_at_once_are_lost_as_a_whole(void **) {
     for (size_t rank = 2; rank < job.remotes.size(); ++rank) {
         assert_true(job.remotes[rank]->gone);
     }
+    const std::string mate = job.remotes[2]->replica.block().error_text;
+    assert_true(mate.find("nothing has been heard from it for ") == 0);
+    assert_true(mate.find(", and from rank 1 of its host for 4.2 s") != std::string::npos);
     job.log.deliver();
     assert_int_equal(job.warnings.size(), 2);  // one a host, though each has two ranks
     for (size_t i = 0; i < 2; ++i) {
@@ -131,6 +134,21 @@ void two_hosts_that_are_lost_at_once_are_lost_as_a_whole(void **) {
         assert_true(job.warnings[i].find(first_words) != std::string::npos);
         assert_true(job.warnings[i].find(last_words) != std::string::npos);
     }
+}
+
+// Rank 2 does not answer; rank 1 does each second, so it is silent when rank 2 is lost, but not for long.
+void a_rank_that_answers_late_is_not_lost_with_a_silent_one(void **) {
+    Job job({{0}, {1, 2}});
+    for (int rounds = 0; !job.remotes[2]->gone; ++rounds) {
+        if (rounds % 4 == 0) {
+            job.remotes[1]->silent_since_ns = 0;  // what a packet from it does
+        }
+        job.remotes[2]->replica.block().doorbell.waiters.store(1);  // rank 0 waits for it
+        job.round();
+        assert_true(rounds * kRoundNs <= 3 * kSilenceNs);
+        assert_false(job.remotes[1]->gone);
+    }
+    assert_string_equal(job.remotes[2]->replica.block().error_text, "nothing has been heard from it for 4.2 s");
 }
 
 void silence_counts_from_a_question_that_has_left(void **) {
@@ -163,6 +181,7 @@ void silence_counts_from_a_question_that_has_left(void **) {
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(two_hosts_that_are_lost_at_once_are_lost_as_a_whole),
+        cmocka_unit_test(a_rank_that_answers_late_is_not_lost_with_a_silent_one),
         cmocka_unit_test(silence_counts_from_a_question_that_has_left),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

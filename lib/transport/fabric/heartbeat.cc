@@ -176,16 +176,23 @@ void Heartbeat::probe(RemoteRank &remote) {
     }
 }
 
-// Gives up a silent rank, and with it those ranks of its host that do not answer either.
+// Gives up a silent rank, and with it those ranks of its host that have been silent for long, too: a lost host is lost with all
+// its ranks, which are pinged from half of that time on. A rank that is only slow to answer stays.
 void Heartbeat::lose_silent(const RemoteRank &silent, int64_t now) {
-    const int64_t tenths = (now - silent.silent_since_ns) / 100'000'000;
-    const double seconds = static_cast<double>(tenths) / 10;
+    const auto silence = [now](const RemoteRank &one) { return now - one.silent_since_ns; };
+    const auto seconds = [&](const RemoteRank &one) {  // rounded down
+        return formatted("{:g} s", static_cast<double>(silence(one) / 100'000'000) / 10);
+    };
+    const std::string how_long = seconds(silent);
     for (const auto &remote : remotes_) {
-        // Not those that were pinged in this round only: they may still answer.
-        if (remote && remote->host == silent.host && remote->silent_since_ns != 0 &&
-            now - remote->silent_since_ns >= kEveryNs) {
-            remote->mark_lost(formatted("nothing has been heard from it for {:g} s", seconds));
+        if (!remote || remote->host != silent.host || remote->silent_since_ns == 0 ||
+            silence(*remote) < std::max(kEveryNs, silence_ns_ / 4)) {
+            continue;
         }
+        remote->mark_lost(remote.get() == &silent
+                              ? formatted("nothing has been heard from it for {}", how_long)
+                              : formatted("nothing has been heard from it for {}, and from rank {} of its host for {}",
+                                          seconds(*remote), silent.rank, how_long));
     }
 }
 
