@@ -30,7 +30,10 @@ TRAINED: dict[str, list[str]] = {
     "activation checkpointing (wrapper, function, reentrant)": [
         f"{_CONFIGURATION}[{name}-3]" for name in ("checkpointed", "recomputed", "recomputed by reentrance")
     ],
-    "`torch.compile` per block, also checkpointed": ["test_fsdp2_configurations.py::test_compiled"],
+    "`torch.compile` per block, also checkpointed, and of the optimizer's step": [
+        "test_fsdp2_configurations.py::test_compiled",
+        "test_fsdp2_configurations.py::test_compiled_step",
+    ],
     "mixed precision: parameters as bf16, f16, f32, f64; reduction in f16, f32, f64": ["test_fsdp2_types.py"],
     "tied weights; modules called twice; several backwards": [
         f"{_CONFIGURATION}[{name}-3]" for name in ("tied", "called twice", "two backwards")

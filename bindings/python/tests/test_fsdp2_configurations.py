@@ -11,6 +11,7 @@ from fsdp2_models import (
     Block,
     Case,
     Net,
+    adamw,
     assert_equal_steps,
     by_one_process,
     by_plain_fsdp2,
@@ -240,6 +241,27 @@ def test_configuration(name: str, size: int) -> None:
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiled(name: str) -> None:
     run_torch_ranks(2, configured, name)
+
+
+def compiled_adamw(model: Any) -> torch.optim.Optimizer:
+    optimizer = adamw(model)
+    optimizer.step = torch.compile(optimizer.step, backend="aot_eager")  # type: ignore[method-assign]
+    return optimizer
+
+
+def steps_compiled(rank: int, size: int) -> None:
+    mesh, case = mesh_of(size), Case()
+    expected = by_one_process(case, UNEVEN[size])
+    for options in ({}, {"parameters": "slice", "gradients": "view"}):
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        steps = over_odc(case, mesh, UNEVEN[size], optimized=compiled_adamw, **options)
+        assert_equal_steps(steps, expected, tolerance=1e-5)  # the compiled step computes its factors in f32
+        assert torch._dynamo.utils.counters["frames"]["ok"]
+
+
+def test_compiled_step() -> None:
+    run_torch_ranks(2, steps_compiled)
 
 
 def halves(rank: int, size: int) -> None:

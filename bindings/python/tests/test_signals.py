@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import multiprocessing
 import os
@@ -87,6 +88,25 @@ def is_ended(rank: int, size: int, job: str, call: str, ended: Any) -> None:
 @pytest.mark.parametrize("call", WAITS)
 def test_what_a_handler_raises_ends_every_wait_of_the_main_thread(call: str) -> None:
     run_ranks(2, is_ended, call, multiprocessing.Event())
+
+
+def changes_no_handler(rank: int, size: int, job: str) -> None:
+    def refuse(*_: Any) -> None:
+        pytest.fail("a call has changed a signal's handler, which takes longer than the call")
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("signal", "_signal"):
+            patch.setattr(importlib.import_module(module), "signal", refuse)
+        context = libodc.init(rank=rank, size=size, job=job, timeout=30)
+        shard = context.register("w", 10)
+        for _ in range(2):
+            context.publish()
+            for call in ("gather", "scatter_add", "wait", "sync", "all_reduce"):
+                WAITS[call](context, shard)
+
+
+def test_calls_change_no_handler() -> None:
+    run_ranks(2, changes_no_handler)
 
 
 def waits_in_a_thread(rank: int, size: int, job: str, ended: Any) -> None:

@@ -8,12 +8,13 @@ from typing import Literal
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.utils.dlpack import from_dlpack
 
 from ...memory import View
 from .forks import watch
 from .layout import Entry
-from .torch_state import local_tensor, quick_gradients, set_local_tensor
+from .torch_state import local_tensor, quick_gradients
 
 Gradients = Literal["view", "copy"]
 
@@ -103,6 +104,10 @@ def _leave(groups: list[GradientViews]) -> None:
 
 
 def _gradient(parameter: nn.Parameter, local: torch.Tensor) -> torch.Tensor:
-    made = parameter.detach()
-    set_local_tensor(made, local)
+    """A DTensor of its own: one that is detached from the parameter shares its storage and its count of edits, by which
+    torch.compile takes it for an alias."""
+    like: DTensor = parameter.data  # type: ignore[assignment]
+    made: torch.Tensor = DTensor.from_local(
+        local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
     return made

@@ -7,17 +7,17 @@ In the common case it is all in a few sums that ride on the sync:
   ranks, so that no digit of the sum carries over.
 - The parameters that took part are the usual ones (at first: all) if no rank has others, and one rank has all of them;
   none if no rank has any.
-- A rank's numbers (microbatches, a hash of its call) are equal on all ranks if their sum and their sum of squares say
-  so. Otherwise each rank's own number is one digit, at the place of its rank. In jobs of up to about 150 ranks these
-  digits ride on the sync, too.
+- All ranks ran the same number of microbatches if their sum and their sum of squares say so, and made the same call if
+  the sums of two hashes of it are those of equal ones. Otherwise each rank's own number is one digit, at the place of
+  its rank. In jobs of up to about 150 ranks the digits of microbatches ride on the sync, too.
 
 Only if that does not tell, reductions after the sync do: of digits again, 64 values each. All ranks decide on them by
 the same sums. Each value is an integer below 2^53, which f64 adds exactly."""
 
 from __future__ import annotations
 
+import hashlib
 import math
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -104,7 +104,7 @@ class _Sums:
     methods: list[int]  # ranks that call each method
     collectives: int
     microbatches: tuple[int, int]  # the sum and the sum of squares
-    calls: tuple[int, int]  # of hashes
+    calls: tuple[int, int]  # of two hashes
     by_rank: list[list[int]] | None  # microbatches and claimed, if they ride
 
 
@@ -115,7 +115,8 @@ class Summaries:
         self._counts = Digits(ranks + 1)  # of ranks
         self._counted = self._counts.values(_COUNTED)
         self._by_rank = Digits(_RIDING + 1)
-        self._hash_bits = (_EXACT - ranks.bit_length()) // 2  # so that squares add exactly
+        # So that hashes add exactly, and one is a digit beside the method.
+        self._hash_bits = _EXACT - ranks.bit_length() - len(_METHODS).bit_length()
         self.length = self._counted + 5
         """How many values ride at least."""
 
@@ -132,16 +133,17 @@ class Summaries:
         flags = [*of_rank, any(mine.took_part), has_all, has_others]
         own = _METHODS.index(_method(mine.call))
         method = [own == one for one in range(len(_METHODS) - 1)]
-        microbatches, call = mine.microbatches, self._hash(mine.call)
-        sums = [mine.collectives, microbatches, microbatches**2, call, call**2]
+        microbatches = mine.microbatches
+        sums = [mine.collectives, microbatches, microbatches**2, *self._hashes(mine.call)]
         values = [*self._counts.pack([*flags, *method]), *(float(one) for one in sums)]
         if self.length + 2 * self._by_rank.values(self._ranks) <= room:
             for number in (microbatches, mine.claimed):
                 values += self._by_rank.pack_one(self._rank, min(number, _RIDING), self._ranks)
         return values
 
-    def _hash(self, call: str) -> int:
-        return zlib.crc32(call.encode()) & ((1 << self._hash_bits) - 1)
+    def _hashes(self, call: str) -> tuple[int, int]:
+        digest, mask = hashlib.blake2b(call.encode(), digest_size=16).digest(), (1 << self._hash_bits) - 1
+        return int.from_bytes(digest[:8], "little") & mask, int.from_bytes(digest[8:], "little") & mask
 
     # ---- after it ----
 
@@ -158,7 +160,7 @@ class Summaries:
         counts = self._counts.unpack(synced[: self._counted], _COUNTED)
         flags, methods = counts[:_FLAGS], counts[_FLAGS:]
         numbers = [int(one) for one in synced[self._counted : self.length]]
-        collectives, microbatches, microbatch_squares, calls, call_squares = numbers
+        collectives, microbatches, microbatch_squares, *calls = numbers
         by_rank = None
         if rest := synced[self.length :]:
             half = len(rest) // 2
@@ -168,18 +170,19 @@ class Summaries:
             [*methods, self._ranks - sum(methods)],
             collectives,
             (microbatches, microbatch_squares),
-            (calls, call_squares),
+            (calls[0], calls[1]),
             by_rank,
         )
 
     def _other_callers(self, mine: RankSummary, sums: _Sums, reduce: Reduce) -> list[int]:
         same_method, dropped = max(sums.methods) == self._ranks, sums.flags[0] > 0
-        if same_method and (dropped or self._same(sums.calls)):
+        hashes = self._hashes(mine.call)
+        if same_method and (dropped or sums.calls == tuple(self._ranks * one for one in hashes)):
             return []
         methods = len(_METHODS)
         own = _METHODS.index(_method(mine.call))
         if not dropped:
-            own += self._hash(mine.call) * methods
+            own += hashes[0] * methods
         calls = self._each(own, methods << self._hash_bits, reduce)
         return [rank for rank, call in enumerate(calls) if call != own]
 
