@@ -63,8 +63,8 @@ NodeCacheShare node_cache_share(const std::vector<const ControlBlock *> &local_p
     return {
         least, part_of_free,
         formatted(
-            "this host reads it once a minibatch, and sends its sums once, where it has a slice of the shard and while {} bytes a rank "
-            "suffice ({} of rank {})",
+            "this host reads it once a minibatch, and sends its sums once, for shards of which it has a slice, while {} bytes "
+            "a rank suffice ({} of rank {})",
             least, setting_row(Setting::kNodeCache).name, least_of)};
 }
 

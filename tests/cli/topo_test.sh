@@ -184,7 +184,7 @@ contains "$out" "; the node cache is off, as this rank shares its host with no o
 # The pairs between hosts, and no other, say whether the first one's host has a node cache. By default both hosts have one; then
 # host a has none, by one of its ranks, and host b one of its own size.
 two_hosts=(env ODC_INTERFACE=lo "$odc" run -n 4 --hosts "a,b" --via 'env ODC_HOST_ID={host}' --address 127.0.0.1 --)
-cached='this host reads it once a minibatch, and sends its sums once, where it has a slice of the shard and while'
+cached='this host reads it once a minibatch, and sends its sums once, for shards of which it has a slice, while'
 expect 0 "${two_hosts[@]}" env -u ODC_NODE_CACHE "$odc" topo --why
 [ "$(grep -cE "^\[0\] ([01] to [23]|[23] to [01])  fabric: .*; $cached [0-9]+ bytes a rank suffice \(ODC_NODE_CACHE of rank [0-3]\)" \
     "$work/out")" -eq 8 ] && [ "$(grep -c ODC_NODE_CACHE "$work/out")" -eq 8 ] || fail "not two node caches: $out"

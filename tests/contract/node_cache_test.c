@@ -465,7 +465,7 @@ static void differs(int rank, int size, const char *job, void *arg) {
         route.why,
         rank % 2 == 0
             ? "each rank of this host reads it and adds to it for itself, as rank 2 has ODC_NODE_CACHE=off"
-            : "this host reads it once a minibatch, and sends its sums once, where it has a slice of the shard and while "
+            : "this host reads it once a minibatch, and sends its sums once, for shards of which it has a slice, while "
               "1000000 bytes a rank");
     CHECK_OK(odc_get_route(context, (rank + 2) % size, ODC_HOST_MEMORY, &route));
     CHECK(strstr(route.why, "ODC_NODE_CACHE") == NULL);

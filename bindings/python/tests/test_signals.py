@@ -92,7 +92,7 @@ def test_what_a_handler_raises_ends_every_wait_of_the_main_thread(call: str) -> 
 
 def changes_no_handler(rank: int, size: int, job: str) -> None:
     def refuse(*_: Any) -> None:
-        pytest.fail("a call has changed a signal's handler, which takes longer than the call")
+        pytest.fail("a call has set a signal handler, which costs more than the call itself")
 
     with pytest.MonkeyPatch.context() as patch:
         for module in ("signal", "_signal"):

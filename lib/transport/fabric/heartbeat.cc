@@ -176,23 +176,25 @@ void Heartbeat::probe(RemoteRank &remote) {
     }
 }
 
-// Gives up a silent rank, and with it those ranks of its host that have been silent for long, too: a lost host is lost with all
-// its ranks, which are pinged from half of that time on. A rank that is only slow to answer stays.
+// Gives up a silent rank, and with it those ranks of its host that have been silent for long enough. A lost host is lost with all
+// its ranks, which are pinged from half of the silence on; one that was pinged too late for that is lost after its own silence. A
+// rank that is only slow to answer stays.
 void Heartbeat::lose_silent(const RemoteRank &silent, int64_t now) {
-    const auto silence = [now](const RemoteRank &one) { return now - one.silent_since_ns; };
-    const auto seconds = [&](const RemoteRank &one) {  // rounded down
-        return formatted("{:g} s", static_cast<double>(silence(one) / 100'000'000) / 10);
+    const int64_t long_enough = std::max(kEveryNs, silence_ns_ / 4);
+    const auto seconds = [now](const RemoteRank &one) {
+        return static_cast<double>((now - one.silent_since_ns) / 100'000'000) / 10;
     };
-    const std::string how_long = seconds(silent);
+    const double first_seconds = seconds(silent);
     for (const auto &remote : remotes_) {
         if (!remote || remote->host != silent.host || remote->silent_since_ns == 0 ||
-            silence(*remote) < std::max(kEveryNs, silence_ns_ / 4)) {
+            now - remote->silent_since_ns < long_enough) {
             continue;
         }
-        remote->mark_lost(remote.get() == &silent
-                              ? formatted("nothing has been heard from it for {}", how_long)
-                              : formatted("nothing has been heard from it for {}, and from rank {} of its host for {}",
-                                          seconds(*remote), silent.rank, how_long));
+        std::string reason = formatted("nothing has been heard from it for {:g} s", seconds(*remote));
+        if (remote.get() != &silent) {
+            reason += formatted(", and from rank {} of its host for {:g} s", silent.rank, first_seconds);
+        }
+        remote->mark_lost(std::move(reason));
     }
 }
 

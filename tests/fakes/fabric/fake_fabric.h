@@ -9,7 +9,7 @@
 //   FAKE_FABRIC_GPU=WHAT       GPU memory can be reached (yes, unless given), only by calls of CUDA (calls), not at all
 //                              (no), or it is refused when it is registered (refused)
 //   FAKE_FABRIC_LOCAL=1        the adapters reach registered host memory only (FI_MR_LOCAL)
-//   FAKE_FABRIC_STUCK_BYTES=N  reads of N bytes or more never complete
+//   FAKE_FABRIC_STUCK_BYTES=N  reads of N bytes or more never complete, and their endpoints stay open
 #pragma once
 
 #include <rdma/fabric.h>

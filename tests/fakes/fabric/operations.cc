@@ -209,7 +209,7 @@ ssize_t read(fid_ep *endpoint, void *to, size_t bytes, void *descriptor, fi_addr
         const std::lock_guard lock(state().mutex);
         state().in_flight[context] = std::move(started);
     }
-    static const size_t stuck = std::stoull(setting("FAKE_FABRIC_STUCK_BYTES", "-1"));
+    static const size_t stuck = std::stoull(setting("FAKE_FABRIC_STUCK_BYTES", "18446744073709551615"));
     if (bytes >= stuck) {
         return 0;  // and never completes
     }

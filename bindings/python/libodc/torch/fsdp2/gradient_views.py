@@ -8,13 +8,12 @@ from typing import Literal
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.utils.dlpack import from_dlpack
 
 from ...memory import View
 from .forks import watch
 from .layout import Entry
-from .torch_state import local_tensor, quick_gradients
+from .torch_state import dtensor_like, local_tensor, quick_gradients
 
 Gradients = Literal["view", "copy"]
 
@@ -56,7 +55,7 @@ class GradientViews:
         for index, part in self._parts.items():
             entry = self._trainable[index]
             self.made.append(from_dlpack(part).view(entry.local.shape))
-            self.gradients[index] = _gradient(entry.parameter, self.made[-1])
+            self.gradients[index] = dtensor_like(entry.parameter, self.made[-1])
         self.addresses = [one.data_ptr() for one in self.made]
         if len(self.made) < len(self.gradients):
             self.sums = self.made
@@ -95,19 +94,9 @@ def let_go(viewed: Iterable[tuple[Entry, torch.Tensor]], used: Container[int]) -
                 else:
                     kept.append((parameter, gradient))
     for parameter, gradient in kept:
-        parameter.grad = _gradient(parameter, local_tensor(gradient).clone())
+        parameter.grad = dtensor_like(parameter, local_tensor(gradient).clone())
 
 
 def _leave(groups: list[GradientViews]) -> None:
     for one in groups:
         one.leave()
-
-
-def _gradient(parameter: nn.Parameter, local: torch.Tensor) -> torch.Tensor:
-    """A DTensor of its own: one that is detached from the parameter shares its storage and its count of edits, by which
-    torch.compile takes it for an alias."""
-    like: DTensor = parameter.data  # type: ignore[assignment]
-    made: torch.Tensor = DTensor.from_local(
-        local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
-    )
-    return made

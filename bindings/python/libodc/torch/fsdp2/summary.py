@@ -8,8 +8,8 @@ In the common case it is all in a few sums that ride on the sync:
 - The parameters that took part are the usual ones (at first: all) if no rank has others, and one rank has all of them;
   none if no rank has any.
 - All ranks ran the same number of microbatches if their sum and their sum of squares say so, and made the same call if
-  the sums of two hashes of it are those of equal ones. Otherwise each rank's own number is one digit, at the place of
-  its rank. In jobs of up to about 150 ranks the digits of microbatches ride on the sync, too.
+  the sums of its hash and of that one's hash are those of equal ones. Otherwise each rank's own number is one digit, at
+  the place of its rank. In jobs of up to about 150 ranks the digits of microbatches ride on the sync, too.
 
 Only if that does not tell, reductions after the sync do: of digits again, 64 values each. All ranks decide on them by
 the same sums. Each value is an integer below 2^53, which f64 adds exactly."""
@@ -104,7 +104,7 @@ class _Sums:
     methods: list[int]  # ranks that call each method
     collectives: int
     microbatches: tuple[int, int]  # the sum and the sum of squares
-    calls: tuple[int, int]  # of two hashes
+    calls: tuple[int, int]  # of a hash, and of its hash
     by_rank: list[list[int]] | None  # microbatches and claimed, if they ride
 
 
@@ -115,7 +115,7 @@ class Summaries:
         self._counts = Digits(ranks + 1)  # of ranks
         self._counted = self._counts.values(_COUNTED)
         self._by_rank = Digits(_RIDING + 1)
-        # So that hashes add exactly, and one is a digit beside the method.
+        # So that hashes add exactly, and one fits into a digit beside the method.
         self._hash_bits = _EXACT - ranks.bit_length() - len(_METHODS).bit_length()
         self.length = self._counted + 5
         """How many values ride at least."""
@@ -133,17 +133,17 @@ class Summaries:
         flags = [*of_rank, any(mine.took_part), has_all, has_others]
         own = _METHODS.index(_method(mine.call))
         method = [own == one for one in range(len(_METHODS) - 1)]
-        microbatches = mine.microbatches
-        sums = [mine.collectives, microbatches, microbatches**2, *self._hashes(mine.call)]
+        microbatches, call = mine.microbatches, self._hash(mine.call)
+        sums = [mine.collectives, microbatches, microbatches**2, call, self._hash(str(call))]
         values = [*self._counts.pack([*flags, *method]), *(float(one) for one in sums)]
         if self.length + 2 * self._by_rank.values(self._ranks) <= room:
             for number in (microbatches, mine.claimed):
                 values += self._by_rank.pack_one(self._rank, min(number, _RIDING), self._ranks)
         return values
 
-    def _hashes(self, call: str) -> tuple[int, int]:
-        digest, mask = hashlib.blake2b(call.encode(), digest_size=16).digest(), (1 << self._hash_bits) - 1
-        return int.from_bytes(digest[:8], "little") & mask, int.from_bytes(digest[8:], "little") & mask
+    def _hash(self, call: str) -> int:
+        digest = hashlib.blake2b(call.encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") & ((1 << self._hash_bits) - 1)
 
     # ---- after it ----
 
@@ -160,7 +160,7 @@ class Summaries:
         counts = self._counts.unpack(synced[: self._counted], _COUNTED)
         flags, methods = counts[:_FLAGS], counts[_FLAGS:]
         numbers = [int(one) for one in synced[self._counted : self.length]]
-        collectives, microbatches, microbatch_squares, *calls = numbers
+        collectives, microbatches, microbatch_squares, calls, call_hashes = numbers
         by_rank = None
         if rest := synced[self.length :]:
             half = len(rest) // 2
@@ -170,19 +170,20 @@ class Summaries:
             [*methods, self._ranks - sum(methods)],
             collectives,
             (microbatches, microbatch_squares),
-            (calls[0], calls[1]),
+            (calls, call_hashes),
             by_rank,
         )
 
     def _other_callers(self, mine: RankSummary, sums: _Sums, reduce: Reduce) -> list[int]:
         same_method, dropped = max(sums.methods) == self._ranks, sums.flags[0] > 0
-        hashes = self._hashes(mine.call)
-        if same_method and (dropped or sums.calls == tuple(self._ranks * one for one in hashes)):
+        total, hashes = sums.calls
+        same = total % self._ranks == 0 and hashes == self._ranks * self._hash(str(total // self._ranks))
+        if same_method and (dropped or same):
             return []
         methods = len(_METHODS)
         own = _METHODS.index(_method(mine.call))
         if not dropped:
-            own += hashes[0] * methods
+            own += self._hash(mine.call) * methods
         calls = self._each(own, methods << self._hash_bits, reduce)
         return [rank for rank, call in enumerate(calls) if call != own]
 

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
 try:  # their future place in torch
     from torch.distributed.fsdp import AllGather, ReduceScatter  # type: ignore[attr-defined]
@@ -42,6 +43,7 @@ __all__ = [
     "check_torch",
     "collectives",
     "current_backward",
+    "dtensor_like",
     "fsdp_groups",
     "has_post_accumulate_hook",
     "has_tensor_hook",
@@ -93,6 +95,7 @@ PRIVATE = (
     _Read("ParamModuleInfo", "module", "where a parameter lives", "named_parameters() of the unsharded module"),
     _Read("ParamModuleInfo", "param_name", "where a parameter lives", "named_parameters() of the unsharded module"),
     _Read("DTensor", "_local_tensor", "the local shard", "to_local() under no_grad, which takes longer"),
+    _Read("DTensor", "_spec", "how a gradient is divided", "DTensor.from_local(), whose tensor is another object"),
     _Read("Tensor", "_post_accumulate_grad_hooks", "an optimizer in backward", "a getter of Tensor"),
     _Read("Tensor", "_backward_hooks", "a hook that reduces a gradient", "a getter of Tensor"),
     _Read("fsdp_collectives", "DefaultAllGather", "another communication hook", _GETTER),
@@ -394,6 +397,13 @@ def quick_gradients() -> AbstractContextManager[None]:
 def set_local_tensor(tensor: Any, local: torch.Tensor) -> None:
     """Gives a DTensor other memory."""
     tensor._local_tensor = local
+
+
+def dtensor_like(like: Any, local: torch.Tensor) -> torch.Tensor:
+    """A new DTensor, divided as `like`. One detached from `like` would share its storage and version counter, and
+    torch.compile would take the two for aliases."""
+    made: Any = DTensor
+    return made(local, like._spec, requires_grad=False)  # type: ignore[no-any-return]
 
 
 def others_see(storage: torch.UntypedStorage) -> bool:
