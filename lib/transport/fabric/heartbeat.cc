@@ -182,7 +182,8 @@ void Heartbeat::probe(RemoteRank &remote) {
 void Heartbeat::lose_silent(const RemoteRank &silent, int64_t now) {
     const int64_t long_enough = std::max(kEveryNs, silence_ns_ / 4);
     const auto seconds = [now](const RemoteRank &one) {
-        return static_cast<double>((now - one.silent_since_ns) / 100'000'000) / 10;
+        const int64_t tenths = (now - one.silent_since_ns) / 100'000'000;
+        return static_cast<double>(tenths) / 10;
     };
     const double first_seconds = seconds(silent);
     for (const auto &remote : remotes_) {
@@ -194,7 +195,7 @@ void Heartbeat::lose_silent(const RemoteRank &silent, int64_t now) {
         if (remote.get() != &silent) {
             reason += formatted(", and from rank {} of its host for {:g} s", silent.rank, first_seconds);
         }
-        remote->mark_lost(std::move(reason));
+        remote->mark_lost(reason);
     }
 }
 
