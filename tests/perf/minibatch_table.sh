@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # Prints, as Markdown, the table of docs/performance.md for minibatches between hosts of several ranks: with the node cache and
-# partial sums, without them, their limits, and Open MPI's and gloo's collectives, if PYTHON (default python3) has torch. The hosts are network
-# namespaces (tests/harness/hosts.sh), so it needs root.
+# partial sums, without them, their limits, and Open MPI's and gloo's collectives, if PYTHON (default python3) has torch. The
+# hosts are network namespaces (tests/harness/hosts.sh), so it needs root.
 #
 # usage: [PYTHON=...] tests/perf/minibatch_table.sh BUILD_DIRECTORY [ROUNDS]
 set -euo pipefail

@@ -139,11 +139,11 @@ void two_hosts_that_are_lost_at_once_are_lost_as_a_whole(void **) {
 // Rank 2 does not answer; rank 1 does each second, so it is silent when rank 2 is lost, but not for long.
 void a_rank_that_answers_late_is_not_lost_with_a_silent_one(void **) {
     Job job({{0}, {1, 2}});
+    job.remotes[2]->replica.block().doorbell.waiters.store(1);  // rank 0 waits for it
     for (int rounds = 0; !job.remotes[2]->gone; ++rounds) {
         if (rounds % 4 == 0) {
             job.remotes[1]->silent_since_ns = 0;  // what a packet from it does
         }
-        job.remotes[2]->replica.block().doorbell.waiters.store(1);  // rank 0 waits for it
         job.round();
         assert_true(rounds * kRoundNs <= 3 * kSilenceNs);
         assert_false(job.remotes[1]->gone);
