@@ -49,13 +49,13 @@ fi
 status=0
 "$bin/pytest" -q -rfEs || status=$?
 if "$bin/python" -c 'import torch' 2>/dev/null; then
-    echo "FSDP2 with every rank on a host of its own, parameters in slices and gradients as views"
+    echo "FSDP2 with every rank on a host of its own"
     # Without what launchers start, which would be on one host again.
-    ODC_TEST_ATTACH=parameters=slice,gradients=view ODC_TEST_HOSTS=99 FI_OFI_RXM_MSG_RX_SIZE=64 FI_OFI_RXM_BUFFER_SIZE=8192 \
+    ODC_TEST_HOSTS=99 FI_OFI_RXM_MSG_RX_SIZE=64 FI_OFI_RXM_BUFFER_SIZE=8192 \
         "$bin/pytest" -q tests/test_fsdp2_{equal,gradients,deaths}.py -k "not all_end_when_one_fails" || status=$?
-    echo "FSDP2 with parameters in slices and gradients as views"
+    echo "FSDP2 with copies of parameters, and gradients beside the sums"
     # Without those that have trained in both ways.
-    ODC_TEST_ATTACH=parameters=slice,gradients=view \
+    ODC_TEST_ATTACH=parameters=copy,gradients=copy \
         "$bin/pytest" -q tests/test_fsdp2_{configurations,types,checkpoint,tied,whole,given_up,jobs,lifetime}.py \
         tests/test_fsdp2_accelerate.py::test_the_page -k "not test_configuration and not test_compiled" || status=$?
 fi

@@ -218,6 +218,15 @@ void odc_copy_each(size_t count, const uint64_t *to, const uint64_t *from, const
     }
 }
 
+int odc_same_each(size_t count, const uint64_t *a, const uint64_t *b, const uint64_t *bytes) {
+    for (size_t i = 0; i < count; ++i) {
+        if (memcmp((const void *)(uintptr_t)a[i], (const void *)(uintptr_t)b[i], bytes[i]) != 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
 /* Rounds as torch does; `to[i]` may be `from[i]`. `*done`: how many have been divided, so that a call that is repeated divides
  * none twice. */
 #define DIVIDE_EACH(name, type)                                                                              \

@@ -69,7 +69,8 @@ def report(rank: int, what: str, call: Callable[[], None], copy: Callable[[], No
 def copies(rank: int, dtype: torch.dtype) -> None:
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     model = wide(6, 1024, mp_policy=policy)
-    job = fsdp2.attach(model, torch.optim.SGD(model.parameters(), lr=0.0))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    job = fsdp2.attach(model, optimizer, parameters="copy", gradients="copy")
     model(torch.ones(2, 1024)).sum().backward()
     job.sync_gradients()
     with torch.no_grad():

@@ -6,8 +6,8 @@
 - a gather and an addition hook of a group of which each rank has 1,024 elements, repeated, so with warm caches; without
   the buffers, which FSDP2's own hooks allocate, too;
 - in their places: microbatches of 100 such groups, in turns with hooks that do nothing, divided by their 300 hooks;
-- 400 groups with 1,600 parameters: sync_gradients(), and what the publish adds to the optimizer's step, by default and
-  where parameters live in slices and gradients are views of the sums;
+- 400 groups with 1,600 parameters: sync_gradients(), and what the publish adds to the optimizer's step, by default,
+  where parameters live in slices and gradients are views of the sums, and where both are copied;
 - one group of which each rank has 8 M f32 parameters: its publish, and what the first gather of a minibatch takes over
   a second one, where parameters are copied and where they live in the slice, in which edits must be found.
 """
@@ -147,15 +147,15 @@ def large_slice(**options: Any) -> tuple[float, float]:
 def main() -> None:
     with process_group() as (rank, _):
         gather, add, in_turns = hooks()
-        by_default = sync_and_step()
-        in_place = sync_and_step(parameters="slice", gradients="view")
+        in_place = sync_and_step()
+        copied = sync_and_step(parameters="copy", gradients="copy")
         large = [(one, large_slice(parameters=one)) for one in ("copy", "slice")]
         if rank == 0:
             print(
                 f"hooks of 1,024 elements: gather {gather:.1f} us, addition {add:.1f} us; "
                 f"in their places {in_turns:.1f} us"
             )
-            for name, (sync, step, alone) in (("copies", by_default), ("slices and views", in_place)):
+            for name, (sync, step, alone) in (("slices and views", in_place), ("copies", copied)):
                 print(
                     f"{4 * GROUPS} groups with {16 * GROUPS} parameters, {name}: sync {sync:.1f} ms; publish "
                     f"{step - alone:.1f} ms: step with it {step:.1f} ms, without {alone:.1f} ms"

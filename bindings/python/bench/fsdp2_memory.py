@@ -31,8 +31,8 @@ LAYERS, WIDTH = 16, 2048
 WAYS: list[tuple[str, dict[str, Any] | None]] = [
     ("plain FSDP2", None),
     ("by default", {}),
-    ('parameters="slice"', {"parameters": "slice"}),
-    ('parameters="slice", gradients="view"', {"parameters": "slice", "gradients": "view"}),
+    ('gradients="copy"', {"gradients": "copy"}),
+    ('parameters="copy", gradients="copy"', {"parameters": "copy", "gradients": "copy"}),
 ]
 
 

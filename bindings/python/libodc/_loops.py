@@ -12,14 +12,15 @@ from ._native import path
 _library = ctypes.CDLL(path)
 
 
-def _typed(name: str, *types: Any) -> Any:
+def _typed(name: str, *types: Any, returns: Any = None) -> Any:
     function = getattr(_library, name)
     function.argtypes = (ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, *types)
-    function.restype = None
+    function.restype = returns
     return function
 
 
 _copy = _typed("odc_copy_each")
+_same = _typed("odc_same_each", returns=ctypes.c_int)
 _divide_f32 = _typed("odc_divide_each_f32", ctypes.c_float, ctypes.c_void_p)
 _divide_f64 = _typed("odc_divide_each_f64", ctypes.c_double, ctypes.c_void_p)
 _fingerprint = _library.odc_fingerprint
@@ -37,6 +38,11 @@ FINGERPRINT_BYTES = 96
 def copy_each(to: array[int], source: array[int], nbytes: array[int]) -> None:
     """All arrays are of type "Q"."""
     _copy(*_spans(to, source, nbytes))
+
+
+def same_each(a: array[int], b: array[int], nbytes: array[int]) -> bool:
+    """Whether the memory is equal, pair by pair."""
+    return bool(_same(*_spans(a, b, nbytes)))
 
 
 def divide_each_f32(to: array[int], source: array[int], lengths: array[int], divisor: float, done: array[int]) -> None:

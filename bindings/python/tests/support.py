@@ -59,7 +59,9 @@ TRAINED: dict[str, list[str]] = {
         "test_fsdp2_given_up.py"
     ],
     "gradient scaling, skipped steps": ["test_fsdp2_jobs.py::test_skipped_steps"],
-    "several optimizers, wrapped ones; averaging and clamping with `publish()`": ["test_fsdp2_jobs.py::test_rule"],
+    "several optimizers, wrapped ones; averaging with `editing()`, clamping with `publish()`": [
+        "test_fsdp2_jobs.py::test_rule"
+    ],
     "several jobs at once (actor, critic, reference); `job.remove()`": ["test_fsdp2_lifetime.py"],
     "generating with parameters gathered once (`unsharded`); refreshing a reference from its policy": [
         "test_fsdp2_whole.py"

@@ -260,7 +260,7 @@ def count_unevenly(rank: int, size: int, folder: Path) -> None:
 
 
 def save_and_load(rank: int, size: int, folder: Path) -> None:
-    """load_state before attach, or publish() after it."""
+    """load_state before attach, or within editing()."""
     be_launched(rank, size)
     rows = samples(8)
     batches = [padded(rows[4 * step + 2 * rank : 4 * step + 2 * rank + 2]) for step in range(2)]
@@ -285,8 +285,8 @@ def save_and_load(rank: int, size: int, folder: Path) -> None:
                     steps(accelerator, model, optimizer, job, batches[:1])
                     accelerator.save_state(str(folder / "state"))
                 elif loads == "after":
-                    accelerator.load_state(str(folder / "state"))
-                    job.publish()
+                    with job.editing():
+                        accelerator.load_state(str(folder / "state"))
                 steps(accelerator, model, optimizer, job, batches[1:])
             trained.append(full_parameters(model))
     for other in trained[1:]:

@@ -363,7 +363,7 @@ def prints(rank: int, size: int) -> None:
     """One line of rank 0, unless something says what is shown."""
     logger = logging.getLogger("libodc")
     logging.getLogger().handlers.clear()  # pytest's
-    words = "odc: attach: 2 groups over 2 ranks, 4.00 MiB of slices per rank (3.00 of copies of parameters, 1.00 of"
+    words = "odc: attach: 2 groups over 2 ranks, 4.00 MiB of slices per rank (3.00 of parameters that live there, 1.00"
     settings: list[tuple[Callable[[], None], bool]] = [
         (lambda: os.environ.pop("ODC_LOG", None), True),
         (logging.disable, False),

@@ -161,7 +161,7 @@ def other_calls(rank: int, size: int, monkeypatch: Any) -> None:
             def no_memory(*_: Any, **__: Any) -> Any:
                 raise torch.OutOfMemoryError("says the test")
 
-            patched.setattr(bulk.Quotients, "write", no_memory)
+            patched.setattr(bulk.Quotients, "_loop", no_memory)
             with pytest.raises(torch.OutOfMemoryError):
                 job.sync_gradients(divisor=2.0)
             if rank == 0:

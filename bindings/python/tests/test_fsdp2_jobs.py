@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Between minibatches: evaluation, skipped steps, several optimizers and jobs, edits, detaching."""
 
-from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
 
 import pytest
 from fsdp2_models import (
@@ -70,6 +70,24 @@ def test_evaluation_between_steps(size: int) -> None:
 # ---- rules: what a trainer does besides backward and sync ----
 
 
+class Edited(Protocol):
+    """What a loop that edits parameters calls of a job."""
+
+    def publish(self) -> None: ...
+
+    def editing(self) -> AbstractContextManager[None]: ...
+
+
+class Alone:
+    """In place of a job: one process."""
+
+    def publish(self) -> None:
+        pass
+
+    def editing(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
 class Rule:
     """One optimizer that steps in each minibatch. Made once over ODC and once for one process."""
 
@@ -85,8 +103,7 @@ class Rule:
     def microbatch(self, model: Any, x: Tensor, weight: float) -> None:
         square_loss(model, x, weight)
 
-    def end(self, minibatch: int, publish: Callable[[], None]) -> None:
-        """`publish` is to be called after edits."""
+    def end(self, minibatch: int, job: Edited) -> None:
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
@@ -104,7 +121,7 @@ class Scaled(Rule):
         bad = torch.equal(x, sample(2, 0, 0))
         self.scaler.scale(loss * torch.inf if bad else loss).backward()
 
-    def end(self, minibatch: int, publish: Callable[[], None]) -> None:
+    def end(self, minibatch: int, job: Edited) -> None:
         if all(parameter.grad is None for parameter in self.model.parameters()):
             return  # GradScaler would complain
         self.scaler.scale(torch.zeros(()))  # it must have scaled something, also on a rank without a microbatch
@@ -121,11 +138,11 @@ class Skipping(Rule):
     """Skips a step and clears the gradients, by None or by zero; the next use of parameters is an evaluation, a
     microbatch, or the sync of a rank without one."""
 
-    def end(self, minibatch: int, publish: Callable[[], None]) -> None:
+    def end(self, minibatch: int, job: Edited) -> None:
         if minibatch in (0, 2, 4):
             self.optimizers[0].zero_grad(set_to_none=minibatch == 0)
         else:
-            super().end(minibatch, publish)
+            super().end(minibatch, job)
         if minibatch in (0, 4):
             with torch.inference_mode() if minibatch == 0 else torch.no_grad():
                 self.model(sample(100, 0, minibatch))
@@ -139,7 +156,7 @@ class Rarely(Rule):
         ends = [*model.first.parameters(), *model.last.parameters()]
         self.optimizers = [adamw(model.blocks), torch.optim.SGD(ends, lr=0.01, momentum=0.9)]
 
-    def end(self, minibatch: int, publish: Callable[[], None]) -> None:
+    def end(self, minibatch: int, job: Edited) -> None:
         self.optimizers[0].step()
         if minibatch % 2 == 1:
             self.optimizers[1].step()
@@ -149,7 +166,7 @@ class Rarely(Rule):
 class Uncleared(Rule):
     """Leaves .grad as it is: the next sync writes over it."""
 
-    def end(self, minibatch: int, publish: Callable[[], None]) -> None:
+    def end(self, minibatch: int, job: Edited) -> None:
         self.optimizers[0].step()
         if not fsdp_modules(self.model):
             self.optimizers[0].zero_grad()
@@ -175,7 +192,7 @@ class Wrapped(Rule):
     def attached(self) -> Any:
         return self.wrapper
 
-    def end(self, minibatch: int, publish: Callable[[], None]) -> None:
+    def end(self, minibatch: int, job: Edited) -> None:
         self.wrapper.step()
         self.schedule.step()
         self.model.zero_grad()
@@ -184,14 +201,14 @@ class Wrapped(Rule):
 class Clamped(Rule):
     """Edits parameters after the step, and once instead of the step."""
 
-    def end(self, minibatch: int, publish: Callable[[], None]) -> None:
+    def end(self, minibatch: int, job: Edited) -> None:
         if minibatch != 1:
-            super().end(minibatch, publish)
+            super().end(minibatch, job)
         self.model.zero_grad()
         with torch.no_grad():
             for parameter in self.model.parameters():
                 parameter.clamp_(-0.2, 0.2)
-        publish()
+        job.publish()
 
 
 class Averaged(Rule):
@@ -210,34 +227,33 @@ class Averaged(Rule):
                 parameter.copy_(average)
                 average.copy_(kept)
 
-    def end(self, minibatch: int, publish: Callable[[], None]) -> None:
-        super().end(minibatch, publish)
+    def end(self, minibatch: int, job: Edited) -> None:
+        super().end(minibatch, job)
         with torch.no_grad():
             for parameter, average in zip(self.parameters, self.average, strict=True):
                 average.lerp_(parameter, 0.5)
-        self.swap()
-        publish()
+        with job.editing():
+            self.swap()
         with torch.no_grad():
             self.outputs.append(self.model(sample(100, 0, minibatch)))
-        self.swap()
-        publish()
+        with job.editing():
+            self.swap()
 
 
 def ruled(rank: int, size: int, kind: type[Rule]) -> None:
     one, model = Case().model(), Case().sharded(mesh_of(size))
     alone, mine = kind(one), kind(model)
     minibatches = [counts for counts in [*UNEVEN[size], *UNEVEN[size]] if sum(counts) > 0 or kind is not Uncleared]
-    # Parameters in slices may not be edited while other ranks evaluate; see Job.editing().
-    with attach(model, mine.attached, timeout=LIMIT, parameters="copy") as job:
+    with attach(model, mine.attached, timeout=LIMIT) as job:
         for minibatch, counts in enumerate(minibatches):
             run_microbatches(Case(microbatch=mine.microbatch), model, minibatch, counts)
             job.sync_gradients(divisor=total(counts))
-            mine.end(minibatch, job.publish)
+            mine.end(minibatch, job)
             for r, count in enumerate(counts):
                 for x in samples(minibatch, r, count):
                     alone.microbatch(one, x, 1.0)
             divide_gradients(one, total(counts))
-            alone.end(minibatch, lambda: None)
+            alone.end(minibatch, Alone())
             for name, parameter in whole_parameters(model).items():
                 assert_near(parameter, one.state_dict()[name], 1e-12, f"minibatch {minibatch}: {name}")
     if isinstance(mine, Averaged) and isinstance(alone, Averaged):

@@ -18,7 +18,7 @@ from libodc.torch.fsdp2 import relocation
 from libodc.torch.fsdp2.torch_state import FsdpGroup
 
 MICROBATCHES = 3
-LIVING: dict[str, Any] = {"parameters": "slice", "gradients": "view"}
+COPIES: dict[str, Any] = {"parameters": "copy", "gradients": "copy"}
 
 
 class Samples(torch.utils.data.Dataset[Any]):
@@ -80,14 +80,14 @@ def trained(rank: int, size: int, living: dict[str, Any]) -> None:
             optimizer.step()
 
 
-@pytest.mark.parametrize("living", [{}, LIVING], ids=["copies", "slices and views"])
+@pytest.mark.parametrize("living", [COPIES, {}], ids=["copies", "slices and views"])
 def test_workers_forked_while_attached(living: dict[str, Any]) -> None:
     run_torch_ranks(2, trained, living)
 
 
 def handed_over(rank: int, size: int) -> None:
     trained = []
-    for living in ({}, LIVING):
+    for living in (COPIES, {}):
         torch.manual_seed(0)
         model = Net()
         shard_blocks(model, mesh_of(size))
@@ -124,7 +124,7 @@ def read_only(rank: int, size: int) -> None:
         list(torch.utils.data.DataLoader([0], num_workers=1, multiprocessing_context="fork"))
         assert not in_slices()
 
-    with fsdp2.attach(model, parameters="slice") as job, torch.no_grad():
+    with fsdp2.attach(model) as job, torch.no_grad():
         expected = model(sample(0, 0, 0))
         assert in_slices()
         for _ in range(2):
@@ -151,7 +151,7 @@ def moved_by_an_interrupted_publish(rank: int, size: int) -> None:
         model, alone = Net(), Net()
         shard_blocks(model, mesh_of(size))
         optimizer, other = torch.optim.SGD(model.parameters(), lr=0.01), torch.optim.SGD(alone.parameters(), lr=0.01)
-        with fsdp2.attach(model, optimizer, parameters="slice") as job:
+        with fsdp2.attach(model, optimizer) as job:
             for minibatch in range(3):
                 square_loss(model, sample(minibatch, rank, 0), 1.0)
                 job.sync_gradients(divisor=1.0)
@@ -193,7 +193,7 @@ def interrupted_before_fork(rank: int, size: int) -> None:
 
     model, found = Net(), relocation._find_dtensors
     shard_blocks(model, mesh_of(size))
-    with fsdp2.attach(model, adamw(model), **LIVING) as job, pytest.MonkeyPatch.context() as patched:
+    with fsdp2.attach(model, adamw(model)) as job, pytest.MonkeyPatch.context() as patched:
         square_loss(model, sample(0, rank, 0), 1.0)
         job.sync_gradients(divisor=1.0)
         patched.setattr(relocation, "_find_dtensors", find)

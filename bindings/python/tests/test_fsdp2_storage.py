@@ -70,7 +70,7 @@ def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 
 def options(rank: int, size: int) -> None:
     expected = by_one_process(Case(), UNEVEN[size])
-    for chosen in ({"parameters": "slice"}, {"gradients": "view"}, {"gradients": "view", "parameters": "slice"}):
+    for chosen in ({}, {"parameters": "copy"}, {"gradients": "copy"}, {"gradients": "copy", "parameters": "copy"}):
         assert_equal_steps(over_odc(Case(), mesh_of(size), UNEVEN[size], check=True, **chosen), expected)
     model = Case().sharded(mesh_of(size))
     for wrong in ({"parameters": "views"}, {"gradients": True}):
@@ -203,11 +203,14 @@ COPIED: dict[Callable[[int], Any], str] = {
 
 
 def copied(rank: int, size: int, make: Callable[[int], Any]) -> None:
+    """Where it must be so, that is no warning."""
     words = COPIED[make].replace("…", "cannot live in their slices and are copied at each")
     for chosen in ("slice", "copy"):
-        with warnings_logged() as lines, attach(make(size), timeout=LIMIT, parameters=chosen):
+        with warnings_logged() as warned, lines_logged() as lines, attach(make(size), timeout=LIMIT, parameters=chosen):
             pass
-        assert lines == ([f"odc: {words}"] if words and rank == 0 and chosen == "slice" else [])
+        told = [line for line in lines if "copied" in line]
+        assert told == ([f"odc: {words}"] if words and rank == 0 and chosen == "slice" else [])
+        assert warned == []
 
 
 @pytest.mark.parametrize("make", COPIED)
@@ -304,6 +307,78 @@ def edits(rank: int, size: int, small: int) -> None:
 @pytest.mark.parametrize("small", [0, homes._SMALL])
 def test_edits_are_found(small: int) -> None:
     run_torch_ranks(2, edits, small)
+
+
+def late_edits(rank: int, size: int, small: int) -> None:
+    """Within a minibatch, behind the rank's own gathers, where others may still read: the sync finds them."""
+    homes._SMALL = small
+    model = Case().sharded(mesh_of(size))
+    optimizer = adamw(model)
+    with attach(model, optimizer, timeout=LIMIT) as job:
+        for edit in EDITS:
+            run_microbatches(Case(), model, 0, (1,) * size)
+            reshard(model)
+            if rank == 0:
+                with torch.no_grad():
+                    edit(model.first.weight)
+                with pytest.raises(PhaseError, match=r'"first\.weight".* has changed within the minibatch'):
+                    job.sync_gradients()
+            assert job.sync_gradients(valid=rank != 0).discarded  # as the error says nothing of what others have read
+            train(job, model, optimizer)
+
+
+@pytest.mark.parametrize("small", [0, homes._SMALL])
+def test_edits_within_a_minibatch_are_found(small: int) -> None:
+    run_torch_ranks(2, late_edits, small)
+
+
+def half_read(rank: int, size: int) -> None:
+    """A rank that has run forwards edits and publishes, while others may still run theirs: it says so, once. Not with
+    copies, within editing(), after a sync, or where there was no forward."""
+    model = Case().sharded(mesh_of(size))
+    optimizer = adamw(model)
+
+    def edit() -> None:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(0.5)
+
+    def evaluate() -> None:
+        with torch.no_grad():
+            model(sample(0, 0, 0))
+        reshard(model)
+
+    for options in ({"parameters": "copy"}, {}):
+        with attach(model, optimizer, timeout=LIMIT, **options) as job:
+            with warnings_logged() as lines:
+                edit()
+                job.publish()
+                evaluate()
+                with job.editing():
+                    edit()
+                evaluate()
+                job.publish()
+                run_microbatches(Case(), model, 0, (1,) * size)
+                job.sync_gradients()
+                edit()
+                optimizer.zero_grad()
+                job.publish()
+                train(job, model, optimizer)
+            assert not lines
+            for _ in range(2):
+                if rank == 1:
+                    evaluate()
+                dist.barrier()
+                with warnings_logged() as more:
+                    edit()
+                    job.publish()
+                lines += more
+            told = ["rank 1, publish(): parameter" in line and "was edited in its slice" in line for line in lines]
+            assert told == [True] * (rank == 1 and not options)
+
+
+def test_edits_that_others_may_have_read_are_told() -> None:
+    run_torch_ranks(2, half_read)
 
 
 def editing(rank: int, size: int) -> None:

@@ -14,7 +14,7 @@ dist = torch.distributed
 
 
 def _with_gloo(rank: int, size: int, job: str, fn: Callable[..., None], store: str, args: tuple[Any, ...]) -> None:
-    if options := os.environ.get("ODC_TEST_ATTACH"):  # defaults for attach: "parameters=slice,gradients=view"
+    if options := os.environ.get("ODC_TEST_ATTACH"):  # defaults for attach: "parameters=copy,gradients=copy"
         from libodc.torch.fsdp2 import attach
 
         attach.__kwdefaults__.update(option.split("=") for option in options.split(","))  # type: ignore[union-attr]

@@ -10,7 +10,7 @@ logger = logging.getLogger("libodc")
 
 
 class Advice:
-    """Each once for the job, by rank 0: all ranks make these calls."""
+    """Each once for the job, by rank 0, as all ranks make these calls, but for on_edits()."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -41,6 +41,19 @@ class Advice:
                 "was divided as if each rank had run one: for a mean over microbatches pass "
                 f"sync_gradients(divisor={total}), or sync_gradients(weight=n) with this rank's number of them, or of "
                 "the tokens that its loss is a sum over",
+            )
+
+    def on_edits(self, call: str, what: str) -> None:
+        """A rank that has run forwards in the minibatch has edited `what` in its slice."""
+        if "edits" not in self._given:
+            self._given.add("edits")
+            logger.warning(
+                "odc: rank %d, %s: %s was edited in its slice since this rank last ran a forward. Another rank that "
+                "still runs one reads it half edited: edit within job.editing(), which waits for that, or "
+                'attach(parameters="copy")',
+                self._rank,
+                call,
+                what,
             )
 
     def on_copies(self, why: Mapping[str, str], nbytes: int) -> None:

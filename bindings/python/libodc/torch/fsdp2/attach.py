@@ -46,8 +46,8 @@ def attach(
     check: bool = False,
     sums: Literal["exact"] | None = None,
     exact_state: Mapping[str, float] | None = None,
-    parameters: Parameters = "copy",
-    gradients: Gradients = "copy",
+    parameters: Parameters | None = None,
+    gradients: Gradients | None = None,
 ) -> Job:
     """Trains `model`, which fully_shard has wrapped, over On-Demand Communication, until the job ends.
     Collective over the ranks of its mesh. Call it when parameters are materialised and loaded. Slices are where FSDP2
@@ -58,19 +58,21 @@ def attach(
     `check`: also computes the first minibatch's gradients as plain FSDP2 does, by collectives, and compares each .grad.
     `sums`: "exact" gives gradients whose bits depend neither on the order of additions nor, with the same microbatches,
     on which ranks ran them and how many there are; f32, bf16 and f16. None: by arrival.
-    `parameters`: with "slice" each one whose type is the gathered one lives in the slice that others read, which saves
-    its memory; edits outside of a step then belong within Job.editing(). With "copy" each publish copies it there.
-    `gradients`: with "view" each .grad of the sums' type is the sums themselves from sync to step, which saves its
+    `parameters`: with "slice" each one whose type is the gathered one lives in the slice that others read, which takes
+    no memory and needs no copy; edits outside of a step then belong within Job.editing(). With "copy" each publish
+    copies them into the slices. None: "slice" in host memory, "copy" on a GPU.
+    `gradients`: with "view" each .grad of the sums' type is the sums themselves from sync to step, which takes no
     memory and leaves a .grad of None after the step, as zero_grad() does. With "copy" .grad stays until it is cleared.
+    None: "view" in host memory, "copy" on a GPU.
     `exact_state`: of Job.exact_state() in the job whose checkpoint has been loaded.
 
     Raises UnsupportedError, which says what to do instead, and ArgumentError for arguments that contradict each other.
     """
     if sums not in (None, "exact"):
         raise ArgumentError(f'sums is {sums!r}: "exact", or None for sums in the order of arrival')
-    if parameters not in ("slice", "copy"):
+    if parameters not in (None, "slice", "copy"):
         raise ArgumentError(f'parameters is {parameters!r}: "slice" or "copy"')
-    if gradients not in ("view", "copy"):
+    if gradients not in (None, "view", "copy"):
         raise ArgumentError(f'gradients is {gradients!r}: "view" or "copy"')
     if exact_state and sums is None:
         raise ArgumentError('exact_state is of a job with exact sums: attach(sums="exact")')
@@ -110,7 +112,11 @@ def attach(
         crosscheck = Crosscheck() if check else None
         overlap = overlap_of(routes, streams.memory)
         job = Job(model, attached, context, optimizers, streams, overlap, crosscheck)
-        _register(attached, context, job, streams, Living(parameters, gradients, tied))
+        in_place = streams.memory is Memory.HOST  # by default: on a GPU it has not run yet
+        live = Living(
+            parameters or ("slice" if in_place else "copy"), gradients or ("view" if in_place else "copy"), tied
+        )
+        _register(attached, context, job, streams, live)
         job._begin()
     except BaseException as error:
         with ExitStack() as stack:  # all of it, even if some fails
@@ -384,7 +390,7 @@ def _tell(groups: list[Group], rank: int, routes: list[Route], unowned: list[str
             ", ".join(unsharded[:3]),
         )
     _warn_of_staging(routes)
-    _warn_of_copies(groups)
+    _tell_of_copies(groups)
     slices = sum(group.parameter_bytes + group.sum_bytes for group in groups)
     digits = 2 if slices < 10 * 2**20 else 1
     per_rank = (
@@ -421,11 +427,17 @@ def _memory(groups: list[Group], digits: int) -> str:
     return ", ".join(f"{size / 2**20:.{digits}f} {kind}" for kind, size in kinds.items() if size > 0)
 
 
-def _warn_of_copies(groups: list[Group]) -> None:
-    why_copied = {name: why for group in groups for name, why in group.homes.reasons()}
-    if why_copied:
-        logger.warning(
+def _tell_of_copies(groups: list[Group]) -> None:
+    homes = [group.homes for group in groups]
+    _tell_why(logging.INFO, {name: why for one in homes for name, why in one.without_home})
+    _tell_why(logging.WARNING, {name: why for one in homes for name, why in one.kept_out()})
+
+
+def _tell_why(level: int, copied: dict[str, str]) -> None:
+    if copied:
+        logger.log(
+            level,
             "odc: %d parameters cannot live in their slices and are copied at each publish: %s",
-            len(why_copied),
-            by_reason(why_copied),
+            len(copied),
+            by_reason(copied),
         )

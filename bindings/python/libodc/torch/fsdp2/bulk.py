@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..._dlpack import describer
-from ..._loops import copy_each, divide_each_f32, divide_each_f64
+from ..._loops import copy_each, divide_each_f32, divide_each_f64, same_each
 from ..._native import WORDS, describe
 
 _LARGE = 1 << 16  # elements, from which on memory counts for more than calls, and torch uses several threads
@@ -45,6 +45,10 @@ class Copies:
         copy_each(self._to, self._from, self._bytes)
         for indices, places in self._by_torch.values():
             torch._foreach_copy_(places, [value(index) for index in indices])
+
+    def known_equal(self) -> bool:
+        """Whether both tensors of each pair have the same bits; False also where that is not known, as on a GPU."""
+        return not self._by_torch and same_each(self._to, self._from, self._bytes)
 
 
 class Quotients:

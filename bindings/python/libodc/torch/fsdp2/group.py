@@ -56,7 +56,7 @@ class JobHooks:
 
 @dataclasses.dataclass(frozen=True)
 class Living:
-    """Where parameters and gradients are to live: what the user wants."""
+    """Where parameters and gradients are to live."""
 
     parameters: Parameters
     gradients: Gradients
@@ -250,7 +250,22 @@ class Group:
             return None
         return PhaseError(
             f'{what} of FSDP group "{self.name}" has changed since it was published: after edits outside '
-            "of optimizer.step() (loading, averaging, clamping) call job.publish() on all ranks"
+            "of optimizer.step() (loading, averaging, clamping) call job.publish() on all ranks, or edit within "
+            "job.editing()"
+        )
+
+    def check_unedited(self) -> None:
+        """Before the sync: raises, on a GPU behind it, if a parameter was edited in its slice in this minibatch."""
+        if (both := self.homes.fingerprints()) is not None:
+            self.streams.wait_published()
+            self.streams.compare(*both, self._edited_complaint)
+
+    def _edited_complaint(self) -> PhaseError | None:
+        if (what := self.homes.edited()) is None:
+            return None
+        return PhaseError(
+            f'{what} of FSDP group "{self.name}" has changed within the minibatch, in which other ranks may read it: '
+            'edit between sync_gradients() and the step, within job.editing(), or attach(parameters="copy")'
         )
 
     def gather(self, output: torch.Tensor, mine: torch.Tensor, overlap: Overlap | None) -> GatherWork | None:
@@ -267,6 +282,7 @@ class Group:
             )
         if not gathered:
             self._check_published(mine)
+            self.participation.note_read()
             if not self._reads_only:  # else every gather compares
                 self.participation.note_gather()
         if overlap is not None:

@@ -54,7 +54,8 @@ class Homes:
         self._fsdp = fsdp
         self._layout = layout
         self._homes: dict[int, _Home] = {}  # by the entry's id
-        self._refused: list[tuple[str, str]] = []  # names of parameters without a home, and why
+        self.without_home: list[tuple[str, str]] = []
+        """Names of parameters that their type, device or group keeps from having one, and why."""
         self._fingerprint: torch.Tensor | None = None
         self._bits: torch.Tensor | None = None  # of the slice; None: there is no home
         # While all live in the slice: those with elements here, where they are, and from what FSDP2 gathers, by
@@ -71,7 +72,7 @@ class Homes:
         for entry in self._layout.entries:
             begin, dtype = entry.offset * self._layout.dtype.itemsize, entry.local.dtype
             if why := elsewhere.get(id(entry.parameter)) or _why_not(entry, begin, slice.device):
-                self._refused.append((entry.name, why))
+                self.without_home.append((entry.name, why))
                 continue
             length = entry.length * self._layout.dtype.itemsize // dtype.itemsize
             memory = from_dlpack(view.part(begin, length, TYPES[dtype]))
@@ -136,9 +137,8 @@ class Homes:
             if home.memory.numel() > 0 and self._fsdp.memory(home.entry.attribute).data_ptr() == home.address:
                 yield Move(self._fsdp, home.entry.attribute, torch.empty_like(home.memory))
 
-    def reasons(self) -> Iterator[tuple[str, str]]:
-        """Names and reasons of parameters that do not live in the slice."""
-        yield from self._refused
+    def kept_out(self) -> Iterator[tuple[str, str]]:
+        """Names of parameters that have a home and do not live there, and why."""
         for home in self._homes.values():
             if not home.holds:
                 yield home.entry.name, home.why_not
@@ -148,7 +148,7 @@ class Homes:
         """Of parameters that live in the slice."""
         return sum(home.memory.nbytes for home in self._homes.values() if home.holds)
 
-    # ---- edits: from a publish to the first gather after it, since torch's counters miss those through .data ----
+    # ---- edits: by what was published, since torch's counters miss those through .data ----
 
     def note(self) -> None:
         """The parameters are published as they are now."""

@@ -207,8 +207,8 @@ class Job:
         return {name: max(one[name] for one in everybody) for name in own}
 
     def publish(self) -> None:
-        """Collective: all ranks' parameters were edited outside of optimizer.step() (loading, averaging, clamping), and
-        no rank ran a forward meanwhile; if one may, edit within editing()."""
+        """Collective: parameters were edited outside of optimizer.step() (loading, averaging, clamping), and no rank
+        ran a forward meanwhile, such as right behind a step. If one may, edit within editing()."""
         self._steps.call("publish()", self._publish_edits)
 
     def _publish_edits(self) -> None:
@@ -217,9 +217,9 @@ class Job:
 
     @contextmanager
     def editing(self) -> Iterator[None]:
-        """Collective, around edits as for publish(), where other ranks may still run forwards (an evaluation): waits
-        until they have finished, and publishes at the end. No forward, step or publish() belongs into the block. If it
-        raises, nothing is published before the next forward, sync or close()."""
+        """Collective, around edits outside of optimizer.step(), at any time between minibatches: waits until other
+        ranks' forwards have finished, and publishes at the end. No forward or publish() belongs into the block; a step
+        there is an edit, too. If it raises, nothing is published before the next forward, sync or close()."""
         self._steps.call("editing()", self._end_before_edits, "publish() by editing()")
         self._editing = True
         try:
@@ -426,6 +426,9 @@ class Job:
         self._check_may_sync()
         if not valid:
             self._give_up()
+        elif self._phase is Phase.PUBLISHED:
+            with torch.no_grad():
+                self._shards.check_unedited()
         self._check_finished()
         self._gradients.drop_zeros()
         if self._phase is Phase.SYNCED:  # some optimizers have not stepped
@@ -501,6 +504,7 @@ class Job:
         self._check_not_editing(call)
         self._check_sharded(call)
         edited = self._steps.run(lambda: self._first(lambda group: group.edited_copy()))
+        self._steps.run(lambda: self._warn_of_edits(call))
         if self._end_minibatch(call, vetoes=edited is not None).vetoes > 0:
             self._steps.run(self._publish)
             raise PhaseError(
@@ -508,6 +512,11 @@ class Job:
                 "shards are kept: edit the model's parameters within job.editing(), or call reshard() of its module "
                 "before the edit (FSDP2 leaves the root's gathered after a forward)"
             )
+
+    def _warn_of_edits(self, call: str) -> None:
+        """Where this rank has run forwards since the publish, others may still run theirs."""
+        if self._participation.has_read and (what := self._first(lambda group: group.homes.edited())) is not None:
+            self._advice.on_edits(call, what)
 
     def _end_minibatch(self, call: str, *, vetoes: bool = False) -> JobSummary:
         """Collective, in any phase of each rank: one may have stepped while another has skipped the step."""
@@ -534,7 +543,8 @@ class Job:
                 self._crosscheck = None
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
-        self._check_not_editing("a step")
+        if self._editing:  # an edit as well: loading makes one, to create an optimizer's state
+            return
         self._check_sharded("a step")
         self._steps.check_idle("a step")
         if self._phase is Phase.PUBLISHED:
@@ -543,6 +553,9 @@ class Job:
 
     def _noted_step(self, index: int) -> Callable[..., None]:
         def note(*_: Any) -> None:
+            if self._editing:
+                self._gradients.note_step(index)
+                return
             if self._phase is Phase.PUBLISHED and not self._edited:
                 # Steps without gradients are harmless: DCP makes one to create an optimizer's state.
                 self._check_unchanged()
@@ -577,6 +590,7 @@ class Job:
 
     def _check_may_sync(self) -> None:
         self._check_open("sync_gradients()")
+        self._check_not_editing("sync_gradients()")
         self._check_sharded("sync_gradients()")
         if not self._optimizers:
             raise PhaseError("sync_gradients(): attached without an optimizer, so there are no gradients")

@@ -17,7 +17,7 @@ from . import forks
 from .bulk import Copies, descriptions
 from .extension import ExtensionGroup
 from .group import Group
-from .homes import Homes, move_in
+from .homes import move_in
 from .layout import Entry
 from .torch_state import Memories, ModuleAttributes, local_tensors
 
@@ -47,7 +47,7 @@ class LocalShards:
         self._in_bytes: list[tuple[Group, list[Entry], list[torch.Tensor]]] = []
         self._bits: list[torch.Tensor] = []  # of small slices in which parameters live
         self._notes = Copies([], [])  # of them
-        self._noting: list[Homes] = []  # the others
+        self._noting: list[Group] = []  # the others
 
     def refresh(self) -> array[int] | list[_State]:
         """Reads the sharded parameters again, since loading may have replaced them."""
@@ -74,13 +74,19 @@ class LocalShards:
         if moved:
             self._find_notes()
             if self._sources is None:  # attach has told of them
-                self._told = set(self._without_home())
+                self._told = set(self._kept_out())
             self._states, self._sources = _states(self._parameters), self._memories.ids()
             return True
         self._notes.run(lambda index: self._bits[index])
-        for homes in self._noting:
-            homes.note()
+        for group in self._noting:
+            group.homes.note()
         return False
+
+    def check_unedited(self) -> None:
+        """Before a sync: raises if parameters were edited in their slices since the publish."""
+        small_ones_differ = not self._notes.known_equal()
+        for group in self._copied if small_ones_differ else self._noting:
+            group.check_unedited()
 
     @property
     def moved_out(self) -> bool:
@@ -107,18 +113,18 @@ class LocalShards:
 
     def left(self) -> tuple[dict[str, str], int]:
         """Parameters that lived in their slices at attach and no longer do: why, by name, and their bytes."""
-        why = {name: reason for name, reason in self._without_home().items() if name not in self._told}
+        why = {name: reason for name, reason in self._kept_out().items() if name not in self._told}
         entries = [entry for group in self._copied for entry in group.layout.entries]
         return why, sum(entry.local.nbytes for entry in entries if entry.name in why)
 
-    def _without_home(self) -> dict[str, str]:
-        return {name: reason for group in self._copied for name, reason in group.homes.reasons()}
+    def _kept_out(self) -> dict[str, str]:
+        return {name: reason for group in self._copied for name, reason in group.homes.kept_out()}
 
     def _find_notes(self) -> None:
         for group in self._copied:
             group.homes.note()
-        noted = [(group.homes, group.homes.noted_bits()) for group in self._copied]
-        self._noting = [homes for homes, both in noted if both is None]
+        noted = [(group, group.homes.noted_bits()) for group in self._copied]
+        self._noting = [group for group, both in noted if both is None]
         small = [both for _, both in noted if both is not None]
         self._kept = [kept for kept, _ in small]  # so that they stay where they are
         self._bits = [bits for _, bits in small]
