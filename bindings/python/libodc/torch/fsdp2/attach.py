@@ -27,7 +27,7 @@ from .crosscheck import Crosscheck
 from .extension import ExtensionGroup
 from .gradient_views import Gradients
 from .group import Add, Gather, Group, Living
-from .homes import Parameters
+from .homes import SEEN, SHARED, Parameters
 from .job import Job
 from .layout import Layout, probe
 from .optimizers import check_owners, unwrapped
@@ -428,9 +428,10 @@ def _memory(groups: list[Group], digits: int) -> str:
 
 
 def _tell_of_copies(groups: list[Group]) -> None:
-    homes = [group.homes for group in groups]
-    _tell_why(logging.INFO, {name: why for one in homes for name, why in one.without_home})
-    _tell_why(logging.WARNING, {name: why for one in homes for name, why in one.kept_out()})
+    """A warning, where the program can do something about it."""
+    why = {name: why for group in groups for name, why in group.homes.reasons()}
+    _tell_why(logging.INFO, {name: one for name, one in why.items() if one not in (SEEN, SHARED)})
+    _tell_why(logging.WARNING, {name: one for name, one in why.items() if one in (SEEN, SHARED)})
 
 
 def _tell_why(level: int, copied: dict[str, str]) -> None:

@@ -28,6 +28,9 @@ TYPES = {
 }
 Parameters = Literal["slice", "copy"]
 
+SEEN, SHARED = "seen by other tensors", "shared with another process"
+"""Reasons that the program has made."""
+
 _ROWS = 64  # sums that a fingerprint of GPU memory consists of
 _SMALL = 8192  # bytes that are rather kept than summed: copying takes one call
 
@@ -54,8 +57,7 @@ class Homes:
         self._fsdp = fsdp
         self._layout = layout
         self._homes: dict[int, _Home] = {}  # by the entry's id
-        self.without_home: list[tuple[str, str]] = []
-        """Names of parameters that their type, device or group keeps from having one, and why."""
+        self._refused: list[tuple[str, str]] = []  # names of parameters without a home, and why
         self._fingerprint: torch.Tensor | None = None
         self._bits: torch.Tensor | None = None  # of the slice; None: there is no home
         # While all live in the slice: those with elements here, where they are, and from what FSDP2 gathers, by
@@ -72,7 +74,7 @@ class Homes:
         for entry in self._layout.entries:
             begin, dtype = entry.offset * self._layout.dtype.itemsize, entry.local.dtype
             if why := elsewhere.get(id(entry.parameter)) or _why_not(entry, begin, slice.device):
-                self.without_home.append((entry.name, why))
+                self._refused.append((entry.name, why))
                 continue
             length = entry.length * self._layout.dtype.itemsize // dtype.itemsize
             memory = from_dlpack(view.part(begin, length, TYPES[dtype]))
@@ -124,7 +126,7 @@ class Homes:
             if (home.holds and not half_moved) or home.tried == memory.data_ptr():
                 continue
             if home.memory.data_ptr() != home.address:
-                home.why_not = "shared with another process"
+                home.why_not = SHARED
             elif half_moved or _is_whole(memory, home):
                 yield home, Move(self._fsdp, home.entry.attribute, home.memory)
                 continue
@@ -137,8 +139,9 @@ class Homes:
             if home.memory.numel() > 0 and self._fsdp.memory(home.entry.attribute).data_ptr() == home.address:
                 yield Move(self._fsdp, home.entry.attribute, torch.empty_like(home.memory))
 
-    def kept_out(self) -> Iterator[tuple[str, str]]:
-        """Names of parameters that have a home and do not live there, and why."""
+    def reasons(self) -> Iterator[tuple[str, str]]:
+        """Names and reasons of parameters that do not live in the slice."""
+        yield from self._refused
         for home in self._homes.values():
             if not home.holds:
                 yield home.entry.name, home.why_not
@@ -201,7 +204,7 @@ def move_in(groups: Iterable[Homes]) -> None:
     if moves:
         move_if_alone([one for _, one in moves])
         for home, one in moves:
-            home.why_not = "seen by other tensors" if one.held else ""
+            home.why_not = SEEN if one.held else ""
             # What was there is free, and may be a parameter's again.
             home.tried = one.fsdp.memory(one.attribute).data_ptr() if one.held else 0
 

@@ -74,7 +74,7 @@ class LocalShards:
         if moved:
             self._find_notes()
             if self._sources is None:  # attach has told of them
-                self._told = set(self._kept_out())
+                self._told = set(self._without_home())
             self._states, self._sources = _states(self._parameters), self._memories.ids()
             return True
         self._notes.run(lambda index: self._bits[index])
@@ -113,12 +113,12 @@ class LocalShards:
 
     def left(self) -> tuple[dict[str, str], int]:
         """Parameters that lived in their slices at attach and no longer do: why, by name, and their bytes."""
-        why = {name: reason for name, reason in self._kept_out().items() if name not in self._told}
+        why = {name: reason for name, reason in self._without_home().items() if name not in self._told}
         entries = [entry for group in self._copied for entry in group.layout.entries]
         return why, sum(entry.local.nbytes for entry in entries if entry.name in why)
 
-    def _kept_out(self) -> dict[str, str]:
-        return {name: reason for group in self._copied for name, reason in group.homes.kept_out()}
+    def _without_home(self) -> dict[str, str]:
+        return {name: reason for group in self._copied for name, reason in group.homes.reasons()}
 
     def _find_notes(self) -> None:
         for group in self._copied:
