@@ -10,7 +10,7 @@ logger = logging.getLogger("libodc")
 
 
 class Advice:
-    """Each once for the job, by rank 0, as all ranks make these calls, but for on_edits()."""
+    """Each once for the job, by rank 0: all ranks make these calls."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -44,17 +44,13 @@ class Advice:
             )
 
     def on_edits(self, call: str, what: str) -> None:
-        """A rank that has run forwards in the minibatch has edited `what` in its slice."""
-        if "edits" not in self._given:
-            self._given.add("edits")
-            logger.warning(
-                "odc: rank %d, %s: %s was edited in its slice since this rank last ran a forward. Another rank that "
-                "still runs one reads it half edited: edit within job.editing(), which waits for that, or "
-                'attach(parameters="copy")',
-                self._rank,
-                call,
-                what,
-            )
+        """Since the publish ranks have run forwards, and some edited parameters in their slices."""
+        self._give(
+            "edits",
+            f"{call}: {what} was edited in its slice, and ranks have run forwards since the publish before. One that "
+            "still ran its forward has read it half edited: edit within job.editing(), which waits for forwards, or "
+            'attach(parameters="copy")',
+        )
 
     def on_copies(self, why: Mapping[str, str], nbytes: int) -> None:
         """Parameters lived in their slices before. `why`: reasons by name. `nbytes`: of them on this rank."""

@@ -265,7 +265,8 @@ class Group:
             return None
         return PhaseError(
             f'{what} of FSDP group "{self.name}" has changed within the minibatch, in which other ranks may read it: '
-            'edit between sync_gradients() and the step, within job.editing(), or attach(parameters="copy")'
+            "edit between sync_gradients() and the step, or after the step within job.editing(), or "
+            'attach(parameters="copy")'
         )
 
     def gather(self, output: torch.Tensor, mine: torch.Tensor, overlap: Overlap | None) -> GatherWork | None:

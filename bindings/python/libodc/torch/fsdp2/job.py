@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
+from ..._abi import Reduction
 from ..._arguments import told
 from ..._resumable import Publication
 from ...context import Context
@@ -423,7 +424,7 @@ class Job:
         self._phase = Phase.PUBLISHED
 
     def _prepare_sync(self, valid: bool) -> None:
-        self._check_may_sync()
+        self._check_may_sync(valid)
         if not valid:
             self._give_up()
         elif self._phase is Phase.PUBLISHED:
@@ -504,7 +505,7 @@ class Job:
         self._check_not_editing(call)
         self._check_sharded(call)
         edited = self._steps.run(lambda: self._first(lambda group: group.edited_copy()))
-        self._steps.run(lambda: self._warn_of_edits(call))
+        has_read, in_slice = self._steps.run(self._reads_and_edits)
         if self._end_minibatch(call, vetoes=edited is not None).vetoes > 0:
             self._steps.run(self._publish)
             raise PhaseError(
@@ -512,11 +513,14 @@ class Job:
                 "shards are kept: edit the model's parameters within job.editing(), or call reshard() of its module "
                 "before the edit (FSDP2 leaves the root's gathered after a forward)"
             )
+        if self._exchange.reduce([float(has_read), float(in_slice is not None)], Reduction.MAX) == [1.0, 1.0]:
+            self._advice.on_edits(call, in_slice or "a parameter, on another rank,")
 
-    def _warn_of_edits(self, call: str) -> None:
-        """Where this rank has run forwards since the publish, others may still run theirs."""
-        if self._participation.has_read and (what := self._first(lambda group: group.homes.edited())) is not None:
-            self._advice.on_edits(call, what)
+    def _reads_and_edits(self) -> tuple[bool, str | None]:
+        """Since the publish: whether this rank has run forwards, and words for a parameter that it edited in place."""
+        if self._phase is not Phase.PUBLISHED:
+            return False, None
+        return self._participation.has_read, self._first(lambda group: group.homes.edited())
 
     def _end_minibatch(self, call: str, *, vetoes: bool = False) -> JobSummary:
         """Collective, in any phase of each rank: one may have stepped while another has skipped the step."""
@@ -588,16 +592,17 @@ class Job:
                 "sync_gradients(valid=False), and all ranks drop the minibatch"
             )
 
-    def _check_may_sync(self) -> None:
+    def _check_may_sync(self, valid: bool) -> None:
         self._check_open("sync_gradients()")
         self._check_not_editing("sync_gradients()")
         self._check_sharded("sync_gradients()")
         if not self._optimizers:
             raise PhaseError("sync_gradients(): attached without an optimizer, so there are no gradients")
-        if self._gradients.left_over or (not self._any_gradients() and self._gradients.unused()):
+        if valid and (self._gradients.left_over or (not self._any_gradients() and self._gradients.unused())):
             raise PhaseError(
                 "a second sync_gradients() without a step or cleared gradients: to accumulate, run more backwards "
-                "before one sync; to skip a step, clear the gradients. If an exception has ended the first call as it "
+                "before one sync; to skip a step, clear the gradients before the next backward. "
+                "sync_gradients(valid=False) drops this minibatch. If an exception has ended the first call as it "
                 "returned, it is done"
             )
 
@@ -621,6 +626,6 @@ class Job:
     def _check_unchanged(self) -> None:
         if (what := self._differing()) is not None:
             raise PhaseError(
-                f"optimizer.step() changed {what} after it was published: a forward between "
+                f"optimizer.step() changed {what} after it was published: a forward, publish() or editing() between "
                 "sync_gradients() and step() publishes; step first"
             )
