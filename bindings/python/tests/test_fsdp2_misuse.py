@@ -212,7 +212,7 @@ def phases(rank: int, size: int) -> None:
             optimizer.step()
             continue_training(job, model, optimizer)
         else:
-            with raises(libodc.PhaseError, "a forward, publish() or editing() between sync_gradients() and step() publishes"):
+            with raises(libodc.PhaseError, "a forward, publish() or editing() between sync_gradients()"):
                 optimizer.step()
     with training(size) as (job, model, optimizer):
         model.set_requires_gradient_sync(False)
