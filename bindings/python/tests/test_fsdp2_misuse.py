@@ -193,10 +193,17 @@ def phases(rank: int, size: int) -> None:
         backward(model)
         job.sync_gradients()
         backward(model)
-        with raises(libodc.PhaseError, "second sync_gradients"):
+        with raises(libodc.PhaseError, "second sync_gradients", "valid=False"):
             job.sync_gradients()
         with raises(libodc.PhaseError, "call sync_gradients() before optimizer.step"):
             optimizer.step()
+        assert job.sync_gradients(valid=False).discarded
+        optimizer.step()  # by the first sync's gradients
+        optimizer.zero_grad()
+        continue_training(job, model, optimizer)
+    with training(size) as (job, model, optimizer), job.editing():
+        with raises(libodc.PhaseError, "sync_gradients() within editing()"):
+            job.sync_gradients()
     with training(size) as (job, model, optimizer):
         output = model(torch.ones(2, 4)).sum()
         backward(model)
