@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job's memory besides FSDP2's: its slices, the sums of gradients in f32, and one group's staging."""
+"""A job's memory besides FSDP2's: none by default, by copies its slices and the sums of gradients in f32; and the
+staging of one group."""
 
 import gc
 import os
@@ -97,7 +98,7 @@ def count(rank: int, size: int) -> None:
 
 
 def inner() -> None:
-    run_torch_ranks(2, count, seconds=380)  # four trainings, in which each larger allocation is a mapping
+    run_torch_ranks(2, count, seconds=380)  # six trainings, in which each larger allocation is a mapping
 
 
 def test_memory_beside_fsdp2() -> None:

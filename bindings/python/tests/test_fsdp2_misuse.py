@@ -198,6 +198,10 @@ def phases(rank: int, size: int) -> None:
         with raises(libodc.PhaseError, "call sync_gradients() before optimizer.step"):
             optimizer.step()
         assert job.sync_gradients(valid=False).discarded
+        backward(model)
+        with raises(libodc.PhaseError, "second sync_gradients"):  # the first one's gradients are still there
+            job.sync_gradients()
+        assert job.sync_gradients(valid=False).discarded
         optimizer.step()  # by the first sync's gradients
         optimizer.zero_grad()
         continue_training(job, model, optimizer)

@@ -5,12 +5,13 @@ which stream waited for what; also training with them. Tests that need a GPU are
 from __future__ import annotations
 
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fsdp2_models import (
+    LIMIT,
     UNEVEN,
     Case,
     Net,
@@ -20,6 +21,8 @@ from fsdp2_models import (
     edited,
     mesh_of,
     over_odc,
+    reshard,
+    run_microbatches,
     sample,
     shard_blocks,
 )
@@ -223,9 +226,10 @@ def trains(rank: int, size: int) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         made = stand_in(monkeypatch)
         expected = by_one_process(Case(), UNEVEN[size])
-        for check in (False, True):  # which keeps gradients
+        copies = {"parameters": "copy", "gradients": "copy"}  # the default on a GPU
+        for options in ({}, copies, {"check": True}):  # the last keeps gradients
             made.clear()
-            assert_equal_steps(over_odc(Case(), mesh_of(size), UNEVEN[size], check=check), expected)
+            assert_equal_steps(over_odc(Case(), mesh_of(size), UNEVEN[size], **options), expected)
         assert len(made) == 1
         publishes, additions, end = made[0]._cuda.events
         assert publishes.records == len(UNEVEN[size]) + 1
@@ -280,6 +284,30 @@ def edits(rank: int, size: int) -> None:
 
 def test_edits_are_told_at_the_sync() -> None:
     run_torch_ranks(2, edits)
+
+
+def one_edits(rank: int, size: int) -> None:
+    """It learns of it behind the publish, when all have made the same calls, so the job goes on."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        stand_in(monkeypatch)
+        for kept in ("slice", "copy"):
+            model = Case().sharded(mesh_of(size))
+            optimizer = adamw(model)
+            with attach(model, optimizer, timeout=LIMIT, parameters=kept) as job:
+                with torch.no_grad():
+                    if rank == 0:
+                        model.first.weight.mul_(2)
+                    model(sample(0, rank, 0))
+                reshard(model)
+                with pytest.raises(PhaseError, match="since it was published") if rank == 0 else nullcontext():
+                    job.publish()
+                run_microbatches(Case(), model, 0, (1,) * size)
+                job.sync_gradients()
+                optimizer.step()
+
+
+def test_an_edit_of_one_rank_leaves_the_others_in_the_job() -> None:
+    run_torch_ranks(2, one_edits)
 
 
 def lacks_memory(rank: int, size: int) -> None:

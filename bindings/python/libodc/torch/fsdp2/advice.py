@@ -44,12 +44,12 @@ class Advice:
             )
 
     def on_edits(self, call: str, what: str) -> None:
-        """Since the publish ranks have run forwards, and some edited parameters in their slices."""
+        """Since the last publish some ranks have run forwards and some have edited parameters in their slices."""
         self._give(
             "edits",
-            f"{call}: {what} was edited in its slice, and ranks have run forwards since the publish before. One that "
-            "still ran its forward has read it half edited: edit within job.editing(), which waits for forwards, or "
-            'attach(parameters="copy")',
+            f"{call}: {what} was edited in its slice, and ranks have run forwards since the last publish. One "
+            "whose forward was still running may have read it half edited: edit within job.editing(), which waits for "
+            'forwards, or attach(parameters="copy")',
         )
 
     def on_copies(self, why: Mapping[str, str], nbytes: int) -> None:

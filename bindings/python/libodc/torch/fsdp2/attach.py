@@ -59,11 +59,11 @@ def attach(
     `sums`: "exact" gives gradients whose bits depend neither on the order of additions nor, with the same microbatches,
     on which ranks ran them and how many there are; f32, bf16 and f16. None: by arrival.
     `parameters`: with "slice" each one whose type is the gathered one lives in the slice that others read, which takes
-    no memory and needs no copy; edits outside of a step then belong within Job.editing(). With "copy" each publish
-    copies them into the slices. None: "slice" in host memory, "copy" on a GPU.
+    no memory of its own and saves the copy; edits outside of a step then belong within Job.editing(). With "copy" each
+    publish copies them into the slices. None: "slice" in host memory, "copy" on a GPU.
     `gradients`: with "view" each .grad of the sums' type is the sums themselves from sync to step, which takes no
-    memory and leaves a .grad of None after the step, as zero_grad() does. With "copy" .grad stays until it is cleared.
-    None: "view" in host memory, "copy" on a GPU.
+    memory of its own and leaves a .grad of None after the step, as zero_grad() does. With "copy" .grad stays until it
+    is cleared. None: "view" in host memory, "copy" on a GPU.
     `exact_state`: of Job.exact_state() in the job whose checkpoint has been loaded.
 
     Raises UnsupportedError, which says what to do instead, and ArgumentError for arguments that contradict each other.
@@ -112,7 +112,7 @@ def attach(
         crosscheck = Crosscheck() if check else None
         overlap = overlap_of(routes, streams.memory)
         job = Job(model, attached, context, optimizers, streams, overlap, crosscheck)
-        in_place = streams.memory is Memory.HOST  # by default: on a GPU it has not run yet
+        in_place = streams.memory is Memory.HOST  # the default; not yet run on a GPU
         live = Living(
             parameters or ("slice" if in_place else "copy"), gradients or ("view" if in_place else "copy"), tied
         )
@@ -430,15 +430,12 @@ def _memory(groups: list[Group], digits: int) -> str:
 def _tell_of_copies(groups: list[Group]) -> None:
     """A warning, where the program can do something about it."""
     why = {name: why for group in groups for name, why in group.homes.reasons()}
-    _tell_why(logging.INFO, {name: one for name, one in why.items() if one not in (SEEN, SHARED)})
-    _tell_why(logging.WARNING, {name: one for name, one in why.items() if one in (SEEN, SHARED)})
-
-
-def _tell_why(level: int, copied: dict[str, str]) -> None:
-    if copied:
-        logger.log(
-            level,
-            "odc: %d parameters cannot live in their slices and are copied at each publish: %s",
-            len(copied),
-            by_reason(copied),
-        )
+    for level, avoidable in ((logging.INFO, False), (logging.WARNING, True)):
+        copied = {name: one for name, one in why.items() if (one in (SEEN, SHARED)) is avoidable}
+        if copied:
+            logger.log(
+                level,
+                "odc: %d parameters cannot live in their slices and are copied at each publish: %s",
+                len(copied),
+                by_reason(copied),
+            )

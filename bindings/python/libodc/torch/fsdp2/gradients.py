@@ -107,7 +107,8 @@ class JobGradients:
         for parameters, gradients in reversed(self._before):  # the first record of a tied one is the oldest
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = gradient
-        self._dropped = True
+        # The gradients of the sync before may still be there, unused.
+        self._dropped = not (self.left_over or (not self._before and self.unused()))
         self._forget()
 
     def _forget(self) -> None:

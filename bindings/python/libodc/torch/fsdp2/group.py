@@ -23,7 +23,7 @@ from .homes import TYPES, Homes, Parameters
 from .layout import Entry, Layout, gathered_parts
 from .overlap import GatherWork, Overlap
 from .participation import Participation
-from .streams import Streams
+from .streams import Complaint, Streams
 from .torch_state import (
     AllGather,
     Buffers,
@@ -256,9 +256,8 @@ class Group:
 
     def check_unedited(self) -> None:
         """Before the sync: raises, on a GPU behind it, if a parameter was edited in its slice in this minibatch."""
-        if (both := self.homes.fingerprints()) is not None:
-            self.streams.wait_published()
-            self.streams.compare(*both, self._edited_complaint)
+        self.streams.wait_published()
+        self._compare_slice(self._edited_complaint)
 
     def _edited_complaint(self) -> PhaseError | None:
         if (what := self.homes.edited()) is None:
@@ -266,12 +265,12 @@ class Group:
         return PhaseError(
             f'{what} of FSDP group "{self.name}" has changed within the minibatch, in which other ranks may read it: '
             "edit between sync_gradients() and the step, or after the step within job.editing(), or "
-            'attach(parameters="copy")'
+            'attach(parameters="copy"); sync_gradients(valid=False) drops this minibatch on all ranks'
         )
 
     def gather(self, output: torch.Tensor, mine: torch.Tensor, overlap: Overlap | None) -> GatherWork | None:
         """Fills `output`, now or when the work is waited for."""
-        gathered = self.participation.gathered
+        gathered = self.participation.gathered and not self._reads_only  # there every gather compares
         if overlap is None and gathered and _kind(output) == self._gathers and output.is_contiguous():
             self._parameters.gather_at(output.data_ptr(), self._parameters.numel)
             return None
@@ -283,9 +282,7 @@ class Group:
             )
         if not gathered:
             self._check_published(mine)
-            self.participation.note_read()
-            if not self._reads_only:  # else every gather compares
-                self.participation.note_gather()
+            self.participation.note_gather()
         if overlap is not None:
             return overlap.gather(self._parameters, output)
         self._parameters.gather(output)
@@ -297,8 +294,11 @@ class Group:
         self.streams.wait_published()
         if not self.homes.hold_all():
             self.streams.compare(_bits(mine.view(-1)), _bits(self._published.view(mine.dtype)), self._complaint)
+        self._compare_slice(self._complaint)
+
+    def _compare_slice(self, complaint: Complaint) -> None:
         if (both := self.homes.fingerprints()) is not None:
-            self.streams.compare(*both, self._complaint)
+            self.streams.compare(*both, complaint)
 
     def take_pending(self) -> None:
         """FSDP2 begins to reduce the gradients that exist."""

@@ -29,7 +29,7 @@ TYPES = {
 Parameters = Literal["slice", "copy"]
 
 SEEN, SHARED = "seen by other tensors", "shared with another process"
-"""Reasons that the program has made."""
+"""Reasons that lie in the program, which can remove them."""
 
 _ROWS = 64  # sums that a fingerprint of GPU memory consists of
 _SMALL = 8192  # bytes that are rather kept than summed: copying takes one call

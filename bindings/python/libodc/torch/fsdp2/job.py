@@ -162,6 +162,7 @@ class Job:
         step(lambda: self._prepare_sync(valid))
         call = f"sync_gradients(divisor={divisor}, weight={'…' if weight is not None else None})"
         done = self._sync(call, 0.0 if weight is None else float(weight), numbers, vetoes=not valid)
+        step(self._check_streams)
         divisor = step(lambda: self._begin_fill(divisor, weight, done))
         if done.summary.vetoes == 0:
             step(lambda: self._fill(done.summary.took_part, divisor))
@@ -208,8 +209,8 @@ class Job:
         return {name: max(one[name] for one in everybody) for name in own}
 
     def publish(self) -> None:
-        """Collective: parameters were edited outside of optimizer.step() (loading, averaging, clamping), and no rank
-        ran a forward meanwhile, such as right behind a step. If one may, edit within editing()."""
+        """Collective: parameters were edited outside of optimizer.step() (loading, averaging, clamping) while no rank
+        ran a forward, as right after a step. If one may, edit within editing()."""
         self._steps.call("publish()", self._publish_edits)
 
     def _publish_edits(self) -> None:
@@ -488,6 +489,8 @@ class Job:
             self._hooks.overlap.synced()
         self._participation.forget()
         self._hooks.backwards.forget()
+
+    def _check_streams(self) -> None:
         with torch.no_grad():
             self._streams.check()
 
@@ -499,31 +502,37 @@ class Job:
             group.drop_pending()
 
     def _end_before_edits(self, call: str) -> None:
-        """As _end_minibatch(). If a rank has edited its part of what FSDP2 had gathered, which goes, all raise."""
+        """As _end_minibatch(). If a rank has edited its part of what FSDP2 had gathered, which goes, all raise; if one
+        may have read what another has edited, rank 0 warns."""
         self._check_open(call)
         self._check_no_gradients(f"{call} would lose them")
         self._check_not_editing(call)
         self._check_sharded(call)
         edited = self._steps.run(lambda: self._first(lambda group: group.edited_copy()))
-        has_read, in_slice = self._steps.run(self._reads_and_edits)
-        if self._end_minibatch(call, vetoes=edited is not None).vetoes > 0:
+        has_gathered, in_slice = self._steps.run(self._reads_and_edits)
+        if self._sync_minibatch(call, vetoes=edited is not None).vetoes > 0:
             self._steps.run(self._publish)
             raise PhaseError(
                 f"{call}: {edited or 'a parameter, on another rank,'} was edited while it was gathered, and only its "
                 "shards are kept: edit the model's parameters within job.editing(), or call reshard() of its module "
                 "before the edit (FSDP2 leaves the root's gathered after a forward)"
             )
-        if self._exchange.reduce([float(has_read), float(in_slice is not None)], Reduction.MAX) == [1.0, 1.0]:
+        if self._exchange.reduce([float(has_gathered), float(in_slice is not None)], Reduction.MAX) == [1.0, 1.0]:
             self._advice.on_edits(call, in_slice or "a parameter, on another rank,")
+        self._steps.run(self._check_streams)  # last, as it may raise on this rank only
 
     def _reads_and_edits(self) -> tuple[bool, str | None]:
         """Since the publish: whether this rank has run forwards, and words for a parameter that it edited in place."""
         if self._phase is not Phase.PUBLISHED:
             return False, None
-        return self._participation.has_read, self._first(lambda group: group.homes.edited())
+        return self._participation.has_gathered(), self._first(lambda group: group.homes.edited())
 
-    def _end_minibatch(self, call: str, *, vetoes: bool = False) -> JobSummary:
+    def _end_minibatch(self, call: str) -> None:
         """Collective, in any phase of each rank: one may have stepped while another has skipped the step."""
+        self._sync_minibatch(call)
+        self._steps.run(self._check_streams)
+
+    def _sync_minibatch(self, call: str, *, vetoes: bool = False) -> JobSummary:
         self._check_not_editing(call)
         self._check_sharded(call)
         self._steps.run(self._prepare_end)
@@ -547,7 +556,7 @@ class Job:
                 self._crosscheck = None
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
-        if self._editing:  # an edit as well: loading makes one, to create an optimizer's state
+        if self._editing:  # it is an edit as well: loading makes a step to create an optimizer's state
             return
         self._check_sharded("a step")
         self._steps.check_idle("a step")

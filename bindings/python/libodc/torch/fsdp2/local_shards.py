@@ -124,7 +124,7 @@ class LocalShards:
         for group in self._copied:
             group.homes.note()
         noted = [(group, group.homes.noted_bits()) for group in self._copied]
-        self._noting = [group for group, both in noted if both is None]
+        self._noting = [group for group, both in noted if both is None and group.homes]
         small = [both for _, both in noted if both is not None]
         self._kept = [kept for kept, _ in small]  # so that they stay where they are
         self._bits = [bits for _, bits in small]

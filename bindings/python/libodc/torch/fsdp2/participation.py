@@ -10,8 +10,6 @@ from collections.abc import Iterable
 
 class Participation:
     def __init__(self) -> None:
-        self.has_read = False
-        """Whether a group was gathered, also of a job without optimizers."""
         self._gathered = bytearray()
         self._pending = bytearray()
         self._reduced = bytearray()
@@ -47,8 +45,11 @@ class Participation:
         """Of a parameter."""
         return max(self._backwards, default=0)
 
+    def has_gathered(self) -> bool:
+        """Whether a group was."""
+        return 1 in self._gathered
+
     def forget(self) -> None:
-        self.has_read = False
         for flags in (self._gathered, self._pending, self._reduced):
             flags[:] = bytes(len(flags))
         self._backwards[:] = array("L", bytes(self._backwards.itemsize * len(self._backwards)))
@@ -59,16 +60,13 @@ class GroupParticipation:
     are not reduced yet."""
 
     def __init__(self, whole: Participation, number: int, begin: int, end: int) -> None:
-        self._whole, self._gathered, self._number = whole, whole._gathered, number
+        self._gathered, self._number = whole._gathered, number
         self._pending, self._reduced, self._backwards = whole._pending, whole._reduced, whole._backwards
         self._begin, self._end = begin, end
 
     @property
     def gathered(self) -> bool:
         return self._gathered[self._number] == 1
-
-    def note_read(self) -> None:
-        self._whole.has_read = True
 
     def note_gather(self) -> None:
         self._gathered[self._number] = 1

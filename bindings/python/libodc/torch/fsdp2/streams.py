@@ -89,7 +89,7 @@ class HostStreams:
 
 
 class GpuStreams:
-    """Nothing here waits for the GPU but check(), when a sync has done so already, and finish(). Comparisons that are
+    """Nothing here waits for the GPU but check(), behind a sync, and finish(). Comparisons that are
     done are read on a stream of their own, where nothing is before the reading.
 
     FSDP2 keeps the input of a reduction until the stream that has allocated it waits for an event behind the addition,
@@ -128,7 +128,7 @@ class GpuStreams:
         self._compared.append(((mine == published).all(), complaint, stream.record_event()))
 
     def check(self) -> None:
-        # The comparisons are done: sync waits for the gathers, which are behind them on the same streams.
+        # Those before gathers are done, which the sync waits for; those of check_unedited() are waited for here.
         self._read(len(self._compared))
 
     def check_completed(self) -> None:
