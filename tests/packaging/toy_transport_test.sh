@@ -33,9 +33,9 @@ ODC_SOURCE_DIR=$tree expect 0 bash tests/unit/layers_test.sh
 build=build/release # as far from the sources as there, so a compiler cache has the same objects
 
 expect 0 cmake --preset release -DODC_TOOLS=ON -DODC_TESTS=ON
-# Nothing goes this way between ranks on hosts of their own and on GPUs, nor in the tests of plans, the rendezvous, the log and
+# Nothing goes this way between ranks on hosts of their own and on GPUs, nor in the tests of plans, the rendezvous and
 # bad arguments.
-ctest --test-dir $build -N -R '^contract/' -E '_on_gpus|_over_(fabric|net)$|_local$|/(plan|plan_makespans|tail|window|rendezvous|bad_input|log(_mixed)?)$' |
+ctest --test-dir $build -N -R '^contract/' -E '_on_gpus|_over_(fabric|net)$|_local$|/(plan|plan_makespans|tail|window|rendezvous|bad_input)$' |
     sed -n 's/^ *Test .*: //p' | grep -vE '/random_cache_(2x4|3x2|2x2_(off|2000))' >"$work/contract"
 [ "$(wc -l <"$work/contract")" -gt 25 ] || fail "only these are tests of the contract: $(cat "$work/contract")"
 for name in minibatch minibatch_mixed random_cache_2x2_auto; do
