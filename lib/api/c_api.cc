@@ -28,7 +28,7 @@
 #include "routing/transport_table.h"
 #include "topology/host.h"
 #include "topology/topology_source.h"
-#include "transport/fabric/provider_query.h"
+#include "transport/fabric/provider/provider_query.h"
 
 namespace {
 

@@ -23,7 +23,7 @@
 #include "topology/topology_source.h"
 #include "transport/cuda/cuda.h"
 #include "transport/fabric/fabric.h"
-#include "transport/fabric/provider_query.h"
+#include "transport/fabric/provider/provider_query.h"
 
 namespace odc {
 

@@ -5,7 +5,7 @@
 #include "base/settings.h"
 #include "routing/rank_descriptor.h"
 #include "routing/reach.h"
-#include "transport/fabric/provider_query.h"
+#include "transport/fabric/provider/provider_query.h"
 
 #include <algorithm>
 

@@ -12,7 +12,7 @@
 
 #include "base/deadline.h"
 #include "base/error.h"
-#include "transport/fabric/endpoint.h"
+#include "transport/fabric/provider/endpoint.h"
 
 extern "C" {
 #include <cmocka.h>

@@ -5,8 +5,8 @@
 // copied to bounce buffers.
 #pragma once
 
-#include "transport/fabric/bounce_ring.h"
-#include "transport/fabric/registered_memory.h"
+#include "transport/fabric/provider/bounce_ring.h"
+#include "transport/fabric/provider/registered_memory.h"
 #include "transport/fabric/remote_rank.h"
 #include "transport/transport.h"
 

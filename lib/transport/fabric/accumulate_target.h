@@ -6,8 +6,8 @@
 // writes, 1.5 to 1.7 by messages.
 #pragma once
 
-#include "transport/fabric/bounce_ring.h"
-#include "transport/fabric/registered_memory.h"
+#include "transport/fabric/provider/bounce_ring.h"
+#include "transport/fabric/provider/registered_memory.h"
 #include "transport/fabric/rma_read.h"
 #include "transport/transport.h"
 

@@ -4,8 +4,8 @@
 #pragma once
 
 #include "memory/control_block.h"
-#include "transport/fabric/bounce_ring.h"
-#include "transport/fabric/registered_memory.h"
+#include "transport/fabric/provider/bounce_ring.h"
+#include "transport/fabric/provider/registered_memory.h"
 #include "transport/fabric/rma_read.h"
 #include "transport/transport.h"
 

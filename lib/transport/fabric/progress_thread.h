@@ -6,7 +6,7 @@
 
 #include "transport/fabric/command_queue.h"
 #include "transport/fabric/control_message.h"
-#include "transport/fabric/endpoint.h"
+#include "transport/fabric/provider/endpoint.h"
 #include "transport/fabric/types.h"
 #include "transport/transport.h"
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "transport/fabric/remote_rank.h"
+#include "transport/fabric/types.h"
 
 #include <array>
 #include <deque>

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "base/error.h"
-#include "transport/fabric/endpoint.h"
 #include "transport/fabric/listener_probe.h"
+#include "transport/fabric/provider/endpoint.h"
 #include "transport/fabric/rank_replica.h"
 
 #include <optional>

@@ -2,6 +2,8 @@
 // Configuration and peers of the transport for other hosts.
 #pragma once
 
+#include "transport/fabric/provider/fabric_nic.h"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -15,17 +17,6 @@ class Log;
 struct ControlBlock;
 
 using Token = std::array<unsigned char, 16>;  // random, known to the job's ranks only
-
-// A NIC that routes go through, at which an endpoint is opened.
-struct FabricNic {
-    std::string provider;  // "tcp;ofi_rxm"
-    std::string domain;    // "eth0"
-    int family = 0;        // 4 or 6; 0: the domain has only one address
-    std::array<uint8_t, 16> address = {};
-};
-
-// What memory is registered for: RMA reads by peers, or as the local buffer of reads and messages.
-enum class Access { RemoteRead, Local };
 
 struct FabricConfig {
     int rank;

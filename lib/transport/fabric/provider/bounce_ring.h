@@ -3,7 +3,7 @@
 // endpoint.
 #pragma once
 
-#include "transport/fabric/endpoint.h"
+#include "transport/fabric/provider/endpoint.h"
 
 #include <cstddef>
 #include <memory>

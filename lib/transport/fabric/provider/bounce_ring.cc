@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/fabric/bounce_ring.h"
+#include "transport/fabric/provider/bounce_ring.h"
 
 #include <sys/mman.h>
 

@@ -3,7 +3,7 @@
 // and no copy of their own.
 #pragma once
 
-#include "transport/fabric/endpoint.h"
+#include "transport/fabric/provider/endpoint.h"
 
 #include <cstddef>
 #include <cstdint>

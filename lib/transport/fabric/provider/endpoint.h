@@ -4,8 +4,8 @@
 #pragma once
 
 #include "base/fd.h"
-#include "transport/fabric/libfabric.h"
-#include "transport/fabric/types.h"
+#include "transport/fabric/provider/fabric_nic.h"
+#include "transport/fabric/provider/libfabric.h"
 #include "transport/transport.h"
 
 #include <array>
@@ -17,6 +17,8 @@
 #include <vector>
 
 namespace odc {
+
+class CudaDevice;
 
 // The context of a posted operation, which libfabric points to, and may write to, until it is complete.
 struct OperationContext : fi_context2 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/fabric/registered_memory.h"
+#include "transport/fabric/provider/registered_memory.h"
 
 namespace odc {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/fabric/endpoint.h"
+#include "transport/fabric/provider/endpoint.h"
 
 #include <fcntl.h>
 #include <net/if.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/fabric/provider_query.h"
+#include "transport/fabric/provider/provider_query.h"
 
 #include "base/error.h"
-#include "transport/fabric/libfabric.h"
+#include "transport/fabric/provider/libfabric.h"
 
 namespace odc {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/fabric/libfabric.h"
+#include "transport/fabric/provider/libfabric.h"
 
 #include <pthread.h>
 #include <signal.h>
