@@ -66,10 +66,10 @@ struct Sizes<std::tuple<Members &...>> {
 
 ODC_MEMBERS(ControlBlock,
             (rank, size, pid, host, identity, gpu, node_cache, doorbell, opened, arrived, reductions, reduced, synced,
-             arrived_at_ns, speeds, claims, sync_tree, reduction_tree, last_call, last_minibatch, last_call_at_ns,
+             told, arrived_at_ns, speeds, claims, sync_tree, reduction_tree, last_call, last_minibatch, last_call_at_ns,
              heard_at_ns, read_bytes, wants, state, peer_failed, left_minibatch, error_status, error_text, first_record,
              selftest_step, selftest_rounds, selftest_region, selftest_results),
-            4, 4, 4, 68, 96, 32, 16, 8, 8, 8, 8, 1056, 1056, 256, 256, 16, 4608, 4608, 8, 8, 8, 8, 8, 8, 4, 4, 8, 4,
+            4, 4, 4, 68, 96, 32, 16, 8, 8, 8, 8, 1056, 1056, 16, 256, 256, 16, 4608, 4608, 8, 8, 8, 8, 8, 8, 4, 4, 8, 4,
             2044, 8, 4, 4, 8, 1024);
 ODC_MEMBERS(TreeNode, (joined, released, doorbell, combined), 16, 8, 8, 1056);
 ODC_MEMBERS(Contribution, (count, op, has_registered, differs, values), 4, 4, 4, 4, 512);
@@ -104,7 +104,7 @@ ODC_MEMBERS(ReleasedMessage, (record), 8);
 ODC_MEMBERS(PublishedMessage, (record, minibatch, vote, unused), 8, 8, 4, 4);
 ODC_MEMBERS(AllPublishedMessage, (minibatch), 8);
 ODC_MEMBERS(LeftMessage, (minibatch), 8);
-ODC_MEMBERS(HeartbeatMessage, (ping, pong), 8, 8);
+ODC_MEMBERS(HeartbeatMessage, (ping, pong, known), 8, 8, 8);
 ODC_MEMBERS(DeadMessage, (rank, ending), 4, 4);
 ODC_MEMBERS(AddMessage, (operation, record, generation, first, count, address, key, exponent, addends, clamped), 8, 8,
             8, 8, 8, 8, 8, 4, 4, 8);
@@ -172,6 +172,7 @@ static_assert(offsetof(ControlBlock, arrived) == 328);
 static_assert(offsetof(ControlBlock, reductions) == 336);
 static_assert(offsetof(ControlBlock, reduced) == 344);
 static_assert(offsetof(ControlBlock, synced) == 1400);
+static_assert(offsetof(ControlBlock, told) == 2456);
 static_assert(offsetof(ControlBlock, arrived_at_ns) == 2496);
 static_assert(offsetof(ControlBlock, speeds) == 2752);
 static_assert(offsetof(ControlBlock, claims) == 3008);
@@ -341,7 +342,7 @@ static_assert(sizeof(ReleasedMessage) == 8);
 static_assert(sizeof(PublishedMessage) == 24);
 static_assert(sizeof(AllPublishedMessage) == 8);
 static_assert(sizeof(LeftMessage) == 8);
-static_assert(sizeof(HeartbeatMessage) == 16);
+static_assert(sizeof(HeartbeatMessage) == 24);
 static_assert(sizeof(DeadMessage) == 8);
 static_assert(sizeof(AddMessage) == 72);
 static_assert(sizeof(AppliedMessage) == 16);
@@ -350,6 +351,7 @@ static_assert(sizeof(ClaimedMessage) == 24);
 static_assert(offsetof(PublishedMessage, minibatch) == 8);
 static_assert(offsetof(PublishedMessage, vote) == 16);
 static_assert(offsetof(HeartbeatMessage, pong) == 8);
+static_assert(offsetof(HeartbeatMessage, known) == 16);
 static_assert(offsetof(DeadMessage, ending) == 4);
 static_assert(static_cast<int>(Ending::Death) == 0 && static_cast<int>(Ending::Exec) == 1);
 static_assert(offsetof(AddMessage, record) == 8);

@@ -81,7 +81,9 @@ private:
     void finish_started();
     void arrive(const double *values, size_t count, int32_t op);
     template <class HasCome>
-    void await_all(HostTree &tree, uint64_t number, Job::Wait &wait, const HasCome &has_come);
+    void await_host(HostTree &tree, uint64_t number, Job::Wait &wait, const HasCome &has_come);
+    template <class HasCome>
+    void await_other_hosts(Job::Wait &wait, const HasCome &has_come);
     void await_arrivals();
     void await_reduction();
     void count_lateness();

@@ -8,6 +8,7 @@ namespace odc {
 void ControlChannel::tell(const ControlMessage &message) {
     if (fabric_ != nullptr) {
         fabric_->tell(message);
+        broadcasts_ += is_broadcast(message) ? 1 : 0;
     }
 }
 
@@ -24,7 +25,34 @@ void ControlChannel::tell_when(const std::atomic<uint64_t> &word, uint64_t value
     }
 }
 
-void ControlChannel::tell_registered(const RegisteredMessage &message) { fabric_->tell_registered(message); }
+void ControlChannel::tell_registered(const RegisteredMessage &message) {
+    fabric_->tell_registered(message);
+    ++broadcasts_;
+}
+
+void ControlChannel::arrive(uint64_t minibatch, const Arrival &own) {
+    if (fabric_ != nullptr) {
+        fabric_->arrive(minibatch, own);
+    }
+}
+
+void ControlChannel::pass_on_arrivals() {
+    if (fabric_ != nullptr) {
+        fabric_->pass_on_arrivals();
+    }
+}
+
+void ControlChannel::finish_arrivals(uint64_t minibatch) {
+    if (fabric_ != nullptr) {
+        fabric_->finish_arrivals(minibatch);
+    }
+}
+
+void ControlChannel::leave(const LeftMessage &message) {
+    if (fabric_ != nullptr) {
+        fabric_->leave(message);
+    }
+}
 
 std::shared_ptr<ClaimRequest> ControlChannel::claim(uint64_t minibatch, uint64_t count) {
     return fabric_->claim(minibatch, count);

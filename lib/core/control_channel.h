@@ -28,6 +28,12 @@ public:
     bool has_others() const { return fabric_ != nullptr; }
     // Tells each rank of another host of a shard, and where it can read the slice. There must be such ranks.
     void tell_registered(const RegisteredMessage &message);
+    // As in Fabric. `told` of the arrival: broadcasts().
+    void arrive(uint64_t minibatch, const Arrival &own);
+    void pass_on_arrivals();
+    void finish_arrivals(uint64_t minibatch);
+    uint64_t broadcasts() const { return broadcasts_; }
+    void leave(const LeftMessage &message);
     // Asks rank 0, which is on another host, for one of `count` items.
     std::shared_ptr<ClaimRequest> claim(uint64_t minibatch, uint64_t count);
     // The job has failed: ends all gets and additions from and to other hosts.
@@ -42,6 +48,7 @@ public:
 
 private:
     Fabric *fabric_;
+    uint64_t broadcasts_ = 0;  // sent: messages that is_broadcast names
 };
 
 }  // namespace odc

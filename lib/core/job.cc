@@ -226,7 +226,7 @@ void Job::leave() {
     }
     block.left_minibatch.store(minibatch_, std::memory_order_relaxed);
     block.state.store(RankState::Left, std::memory_order_release);
-    channel_.tell(LeftMessage{minibatch_});
+    channel_.leave(LeftMessage{minibatch_});
     ring_all();
 }
 

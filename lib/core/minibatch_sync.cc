@@ -118,6 +118,9 @@ void Context::finish_started() {
 }
 
 void Context::arrive(const double *values, size_t count, int32_t op) {
+    if (minibatch() > 0) {
+        job_.channel().finish_arrivals(minibatch() - 1);
+    }
     ControlBlock &mine = job_.mine();
     Contribution &brought = mine.synced[minibatch() % 2];
     write(brought, values, count, op);
@@ -126,6 +129,8 @@ void Context::arrive(const double *values, size_t count, int32_t op) {
     const double speed = speed_.end(now, counters_.wait_ns());
     arrivals_.at_ns(job_.rank(), minibatch()).store(now, std::memory_order_relaxed);
     arrivals_.set_speed(job_.rank(), minibatch(), speed);
+    const uint64_t told = job_.channel().broadcasts();
+    mine.told[minibatch() % 2] = told;
     // Releases this rank's additions, and its last reads, to everybody; so does joining.
     mine.arrived.store(minibatch() + 1, std::memory_order_release);
     sync_tree_.join(minibatch());
@@ -134,15 +139,14 @@ void Context::arrive(const double *values, size_t count, int32_t op) {
         return;  // before the values are copied
     }
     try {
-        job_.channel().tell(ArrivedMessage{minibatch(), speed, brought});
+        job_.channel().arrive(minibatch(), {job_.rank(), told, now_ns() - now, speed, brought});
     } catch (...) {
         job_.fail_halfway(Call::Sync);
     }
 }
 
-// Waits for the ranks of this host by the tree, for the others one by one.
 template <class HasCome>
-void Context::await_all(HostTree &tree, uint64_t number, Job::Wait &wait, const HasCome &has_come) {
+void Context::await_host(HostTree &tree, uint64_t number, Job::Wait &wait, const HasCome &has_come) {
     size_t come = 0;
     tree.await(wait, number, [&] {
         const std::vector<int> &local_peers = job_.local_peers();
@@ -151,6 +155,10 @@ void Context::await_all(HostTree &tree, uint64_t number, Job::Wait &wait, const 
         }
         return come < local_peers.size() ? local_peers[come] : -1;
     });
+}
+
+template <class HasCome>
+void Context::await_other_hosts(Job::Wait &wait, const HasCome &has_come) {
     for (int rank = 0; rank < job_.size(); ++rank) {
         if (!job_.on_this_host(rank)) {
             wait.until(rank, [&] { return has_come(rank); });
@@ -174,7 +182,11 @@ void Context::await_arrivals() {
         }
         return missing;
     });
-    await_all(sync_tree_, minibatch(), wait, has_arrived);
+    await_host(sync_tree_, minibatch(), wait, has_arrived);
+    if (job_.local_peers().size() > 1) {
+        job_.channel().pass_on_arrivals();
+    }
+    await_other_hosts(wait, has_arrived);
 }
 
 // By the times of arrival, so that it does not matter in which order they were waited for.
@@ -227,7 +239,7 @@ void Context::await_reduction() {
         return formatted("{} has not called odc_all_reduce in minibatch {}; it {}", job_.who(missing), minibatch(),
                          job_.what(missing));
     });
-    await_all(reduction_tree_, reductions_, wait, [&](int rank) {
+    const auto has_come = [&](int rank) {
         const ControlBlock &other = job_.block(rank);
         const bool passed = other.opened.load(std::memory_order_acquire) > minibatch() ||
                             other.arrived.load(std::memory_order_acquire) > minibatch();
@@ -241,7 +253,9 @@ void Context::await_reduction() {
                                                         job_.who(job_.rank()), minibatch(), job_.who(rank)));
         }
         return false;
-    });
+    };
+    await_host(reduction_tree_, reductions_, wait, has_come);
+    await_other_hosts(wait, has_come);
 }
 
 void Context::all_reduce(double *values, size_t count, int32_t op) {

@@ -139,6 +139,28 @@ static void a_stopped_rank_is_reported_at_the_deadline(void **state) {
     run_mortals(3, 2, someone_is_stuck, what);
 }
 
+/* Between hosts a rank hears of some arrivals by way of others, which the missing rank may be. */
+static void one_of_seven_does_not_come(int rank, int size, const char *job, void *arg) {
+    atomic_int *told = arg;
+    odc_context *context = join_within(rank, size, job, 3 * (int64_t)DEADLINE_MS);
+    CHECK_OK(odc_minibatch_sync(context));
+    if (rank == 3) {
+        await_flag(told, size - 1);
+    } else {
+        const char *missing = " has not arrived in minibatch 1; it ";
+        CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_TIMEOUT, "rank 3 (", missing);
+        const char *first = strstr(odc_last_error(), missing);
+        CHECK(first != NULL && strstr(first + 1, missing) == NULL);
+        raise_flag(told);
+    }
+    odc_destroy(context);
+}
+
+static void the_ranks_that_have_come_are_not_blamed(void **state) {
+    (void)state;
+    run_processes(7, one_of_seven_does_not_come, share(sizeof(atomic_int)));
+}
+
 static void default_deadline(int rank, int size, const char *job, void *arg) {
     atomic_int *told = arg;
     odc_config config = config_of(rank, size, job);
@@ -447,6 +469,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stuck_rank_is_reported_at_the_deadline_with_what_it_last_did),
         cmocka_unit_test(a_stopped_rank_is_reported_at_the_deadline),
+        cmocka_unit_test(the_ranks_that_have_come_are_not_blamed),
         cmocka_unit_test(the_deadline_may_come_from_the_environment),
         cmocka_unit_test(the_text_of_an_abort_ends_every_ranks_waits),
         cmocka_unit_test(an_abort_may_have_no_text_or_a_very_long_one_and_the_first_wins),

@@ -60,13 +60,14 @@ std::vector<ControlMessage> samples() {
             AllPublishedMessage{9},
             DeadMessage{3, Ending::Death},
             DeadMessage{4, Ending::Exec},
-            ArrivedMessage{10, 0, values(0)},
-            ArrivedMessage{11, 2.5, values(kMaxValues)},
+            ArrivedMessage{10, {}},
+            ArrivedMessage{11, {{1, 2, 3, 0, values(0)}, {2, 3, 4, 2.5, values(kMaxValues)}}},
+            ArrivedMessage{12, std::vector<Arrival>(ArrivedMessage::kMost, Arrival{3, 4, 5, 6, values(kMaxValues)})},
             ReducedMessage{12, values(1)},
             LeftMessage{13},
             FailedMessage{ODC_ERROR_ABORTED, "the reason"},
             FailedMessage{ODC_ERROR_TIMEOUT, std::string(2043, 'y')},
-            HeartbeatMessage{14, 15},
+            HeartbeatMessage{14, 15, 16},
             AddMessage{17, 18, 19, 20, 21, 22, 23, -4, 24, 25},
             AppliedMessage{24, 25},
             ClaimMessage{26, 27, 28},
@@ -123,7 +124,10 @@ void the_bytes_are_those_of_this_layout_version(void **) {
     const auto add_two = [](Wire wire) {
         return wire.add(uint32_t{2}).add(int32_t{3}).add(uint32_t{1}).add(0.5).add(-4.0);
     };
-    assert_bytes(ArrivedMessage{15, 2.5, two}, add_two(Wire(3).add(uint64_t{15}).add(2.5)));
+    Wire arrived = Wire(3).add(uint64_t{15}).add(uint32_t{2});
+    arrived = add_two(arrived.add(int32_t{4}).add(uint64_t{5}).add(int64_t{6}).add(2.5));
+    arrived = add_two(arrived.add(int32_t{7}).add(uint64_t{8}).add(int64_t{9}).add(3.5));
+    assert_bytes(ArrivedMessage{15, {{4, 5, 6, 2.5, two}, {7, 8, 9, 3.5, two}}}, arrived);
     assert_bytes(ReducedMessage{16, two}, add_two(Wire(4).add(uint64_t{16})));
     assert_bytes(FailedMessage{17, "why"}, Wire(6).add(int32_t{17}).add(uint32_t{3}).text("why"));
     assert_bytes(GoodbyeMessage{}, Wire(10));
@@ -166,13 +170,15 @@ void long_texts_and_lists_come_out_whole(void **) {
     const auto failed = std::get<FailedMessage>(*decode(&rest, kSize));
     assert_int_equal(failed.status, ODC_ERROR_TIMEOUT);
     assert_true(failed.text == text);
-    stream = encode(ArrivedMessage{77, 3.5, values(kMaxValues)});
+    stream = encode(ArrivedMessage{77, {{0, 1, 2, 3.5, values(1)}, {1, 2, 3, 4.5, values(kMaxValues)}}});
     rest = stream;
     const auto arrived = std::get<ArrivedMessage>(*decode(&rest, kSize));
     assert_int_equal(arrived.minibatch, 77);
-    assert_true(arrived.speed == 3.5);
-    assert_int_equal(arrived.values.count, kMaxValues);
-    assert_true(arrived.values.values[kMaxValues - 1] == 0.5 * (kMaxValues - 1));
+    assert_int_equal(arrived.arrivals.size(), 2);
+    const Arrival &second = arrived.arrivals[1];
+    assert_true(second.rank == 1 && second.told == 2 && second.age_ns == 3 && second.speed == 4.5);
+    assert_int_equal(second.values.count, kMaxValues);
+    assert_true(second.values.values[kMaxValues - 1] == 0.5 * (kMaxValues - 1));
     stream = encode(samples()[1]);
     rest = stream;
     const auto registered = std::get<RegisteredMessage>(*decode(&rest, kSize));
@@ -232,8 +238,10 @@ std::string changed(const ControlMessage &message, size_t offset, uint32_t value
 void lengths_that_no_job_has_are_refused_before_anything_is_taken_for_them(void **) {
     assert_true(is_refused(changed(LeftMessage{1}, 0, std::variant_size_v<ControlMessage>)));
     assert_true(is_refused(changed(LeftMessage{1}, 0, UINT32_MAX)));
-    assert_true(is_refused(changed(LeftMessage{1}, 4, UINT32_MAX)));            // bytes
-    assert_true(is_refused(changed(ArrivedMessage{1, 0, values(2)}, 24, 65)));  // values
+    assert_true(is_refused(changed(LeftMessage{1}, 4, UINT32_MAX)));                         // bytes
+    assert_true(is_refused(changed(ArrivedMessage{1, {{0, 0, 0, 0, values(2)}}}, 48, 65)));  // values
+    assert_true(is_refused(changed(ArrivedMessage{1, {}}, 16, ArrivedMessage::kMost + 1)));  // arrivals
+    assert_true(is_refused(encode(ArrivedMessage{1, std::vector<Arrival>(ArrivedMessage::kMost + 1)})));
     assert_true(is_refused(changed(FailedMessage{-9, "no"}, 12, UINT32_MAX)));  // text
     assert_true(is_refused(
         encode(RegisteredMessage{1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 1, "x", {0, 1, 2, 3, 4, 0}, {}})));  // 6 ranks of 5

@@ -125,8 +125,25 @@ void read(Reader &in, RegisteredMessage *n, int size) {
     in.get_list(&n->name, kMostTextBytes), in.get_list(&n->ranks, ranks), in.get_list(&n->slices, ranks);
 }
 
-void write(Writer &out, const ArrivedMessage &n) { out.put(n.minibatch), out.put(n.speed), write(out, n.values); }
-void read(Reader &in, ArrivedMessage *n, int) { in.get(&n->minibatch), in.get(&n->speed), read(in, &n->values); }
+void write(Writer &out, const ArrivedMessage &n) {
+    out.put(n.minibatch), out.put(static_cast<uint32_t>(n.arrivals.size()));
+    for (const Arrival &one : n.arrivals) {
+        out.put(one.rank), out.put(one.told), out.put(one.age_ns), out.put(one.speed), write(out, one.values);
+    }
+}
+
+void read(Reader &in, ArrivedMessage *n, int) {
+    uint32_t count = 0;
+    in.get(&n->minibatch), in.get(&count);
+    if (count > ArrivedMessage::kMost) {
+        fail_broken("it has too many arrivals");
+    }
+    n->arrivals.resize(count);
+    for (Arrival &one : n->arrivals) {
+        in.get(&one.rank), in.get(&one.told), in.get(&one.age_ns), in.get(&one.speed), read(in, &one.values);
+    }
+}
+
 void write(Writer &out, const ReducedMessage &n) { out.put(n.number), write(out, n.values); }
 void read(Reader &in, ReducedMessage *n, int) { in.get(&n->number), read(in, &n->values); }
 void write(Writer &out, const FailedMessage &n) { out.put(n.status), out.put_list(n.text); }

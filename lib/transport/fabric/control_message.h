@@ -45,10 +45,18 @@ struct PublishedMessage {
 struct AllPublishedMessage {
     uint64_t minibatch;
 };
-struct ArrivedMessage {
-    uint64_t minibatch;
-    double speed;  // as the sender measured its own; 0: not yet
+// A rank's arrival in a sync, as it tells it itself or as another passes it on.
+struct Arrival {
+    int32_t rank;
+    uint64_t told;   // broadcasts (is_broadcast) of that rank before it arrived, which are applied first
+    int64_t age_ns;  // since it arrived, when this was sent: clocks of two hosts are not comparable
+    double speed;    // as the rank measured its own; 0: not yet
     Contribution values;
+};
+struct ArrivedMessage {
+    static constexpr size_t kMost = 7;  // with values below the longest text
+    uint64_t minibatch;
+    std::vector<Arrival> arrivals;
 };
 // The sender's values of odc_all_reduce call `number`, from 0.
 struct ReducedMessage {
@@ -64,8 +72,9 @@ struct FailedMessage {
 };
 // A ping, its answer, or both. A pong also acknowledges all messages that came before the ping.
 struct HeartbeatMessage {
-    uint64_t ping;  // its number; 0: none
-    uint64_t pong;  // the number of the ping that this answers; 0: none
+    uint64_t ping;   // its number; 0: none
+    uint64_t pong;   // the number of the ping that this answers; 0: none
+    uint64_t known;  // with a ping: arrivals of the receiver that the sender has heard of
 };
 // A rank of the sender's host has died or called exec without leaving or failing first.
 struct DeadMessage {
@@ -111,6 +120,12 @@ using ControlMessage =
     std::variant<RegisteredMessage, ReleasedMessage, PublishedMessage, ArrivedMessage, ReducedMessage, LeftMessage,
                  FailedMessage, HeartbeatMessage, AddMessage, AppliedMessage, GoodbyeMessage, AckMessage,
                  AllPublishedMessage, DeadMessage, ClaimMessage, ClaimedMessage>;
+
+// Whether each rank of another host gets such a message: then it must have applied it before the sender's next arrival.
+inline bool is_broadcast(const ControlMessage &message) {
+    return std::holds_alternative<RegisteredMessage>(message) || std::holds_alternative<AllPublishedMessage>(message) ||
+           std::holds_alternative<ReducedMessage>(message);
+}
 
 std::string encode(const ControlMessage &message);
 // Removes the first message from `stream`; empty if it is not complete yet. Throws ODC_ERROR_INTERNAL if the bytes are not

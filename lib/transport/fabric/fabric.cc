@@ -79,6 +79,10 @@ std::shared_ptr<ClaimRequest> Fabric::claim(uint64_t minibatch, uint64_t count) 
     thread_->claim(minibatch, request);
     return request;
 }
+void Fabric::arrive(uint64_t minibatch, const Arrival &own) { thread_->arrive(minibatch, own); }
+void Fabric::pass_on_arrivals() { thread_->pass_on_arrivals(); }
+void Fabric::finish_arrivals(uint64_t minibatch) { thread_->finish_arrivals(minibatch); }
+void Fabric::leave(const LeftMessage &message) { thread_->leave(encode(message)); }
 void Fabric::flush() { thread_->flush(); }
 void Fabric::fail(const FailedMessage &message) { thread_->fail_job(encode(message)); }
 void Fabric::await_failed() { thread_->await_failed(); }

@@ -51,6 +51,14 @@ public:
     // has its value arrive after this one.
     void tell_when(const std::atomic<uint64_t> &word, uint64_t value, const ControlMessage &message,
                    const std::vector<int> &ranks);
+    // This rank has arrived in the sync of the minibatch, as its block says: tells the ranks of other hosts, by way of some.
+    void arrive(uint64_t minibatch, const Arrival &own);
+    // All ranks of this host have arrived: without this it would be noticed a little later.
+    void pass_on_arrivals();
+    // Once all ranks have arrived: returns when nobody reads any more what this host's ranks brought to that sync.
+    void finish_arrivals(uint64_t minibatch);
+    // Tells all that this rank leaves.
+    void leave(const LeftMessage &message);
     // Asks rank 0, which is on another host, for one of `count` items.
     std::shared_ptr<ClaimRequest> claim(uint64_t minibatch, uint64_t count);
     // Tells all ranks that the job has failed, then releases all buffers and closes the endpoints.

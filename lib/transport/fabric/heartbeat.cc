@@ -34,7 +34,7 @@ void Heartbeat::watch(const std::vector<std::vector<int>> &hosts) {
 void Heartbeat::on_message(RemoteRank &from, const HeartbeatMessage &message) {
     from.last_pong = std::max(from.last_pong, message.pong);
     if (message.ping != 0) {
-        stream_.send(from, encode(HeartbeatMessage{0, message.ping}));
+        stream_.send(from, encode(HeartbeatMessage{0, message.ping, 0}));
     }
 }
 
@@ -54,7 +54,7 @@ uint64_t Heartbeat::ping_all() {
     ++last_ping_;
     for (const auto &remote : remotes_) {
         if (remote) {
-            stream_.send(*remote, encode(HeartbeatMessage{last_ping_, 0}));
+            stream_.send(*remote, encode(HeartbeatMessage{last_ping_, 0, remote->replica.known_arrivals()}));
         }
     }
     return last_ping_;
@@ -154,7 +154,7 @@ void Heartbeat::ping(RemoteRank &remote, int64_t now) {
             return;  // one queued ping is enough
         }
     }
-    stream_.send(remote, encode(HeartbeatMessage{++last_ping_, 0}));
+    stream_.send(remote, encode(HeartbeatMessage{++last_ping_, 0, remote.replica.known_arrivals()}));
 }
 
 // Probes the port because tcp;ofi_rxm returns FI_EAGAIN for ever when a peer's process is gone.

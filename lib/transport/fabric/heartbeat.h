@@ -24,6 +24,8 @@ public:
     void on_message(RemoteRank &from, const HeartbeatMessage &message);
     // Throws ODC_ERROR_INTERNAL if the dead rank is not of the sender's host.
     void on_message(const RemoteRank &from, const DeadMessage &message);
+    // Pings this rank now, also if nothing waits for it.
+    void ask(RemoteRank &remote, int64_t now_ns) { ping(remote, now_ns); }
     // Pings all ranks; returns the ping's number.
     uint64_t ping_all();
     // Whether every rank that can still answer has answered this ping.

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "transport/fabric/accumulate_source.h"
 #include "transport/fabric/accumulate_target.h"
+#include "transport/fabric/arrival_exchange.h"
 #include "transport/fabric/claim_exchange.h"
 #include "transport/fabric/get.h"
 #include "transport/fabric/heartbeat.h"
@@ -39,6 +40,28 @@ void ProgressThread::tell_when(const std::atomic<uint64_t> &word, uint64_t value
         } else {
             watched_.push_back(watched);
         }
+    });
+}
+
+void ProgressThread::arrive(uint64_t minibatch, const Arrival &own) {
+    commands_.submit([this, minibatch, own] { arrivals_->arrive(minibatch, own, now_ns()); });
+}
+
+void ProgressThread::pass_on_arrivals() {
+    commands_.submit([this] { arrivals_->pump(); });
+}
+
+void ProgressThread::finish_arrivals(uint64_t minibatch) {
+    if (!arrivals_->is_done(minibatch)) {
+        commands_.call([this] { arrivals_->pump(); });
+    }
+}
+
+void ProgressThread::leave(std::string message) {
+    commands_.submit([this, message = std::move(message)] {
+        arrivals_->pump();
+        arrivals_->tell_all();
+        send_to_all(message);
     });
 }
 

@@ -13,6 +13,7 @@
 #include "memory/host_kernels.h"
 #include "transport/fabric/accumulate_source.h"
 #include "transport/fabric/accumulate_target.h"
+#include "transport/fabric/arrival_exchange.h"
 #include "transport/fabric/claim_exchange.h"
 #include "transport/fabric/get.h"
 #include "transport/fabric/heartbeat.h"
@@ -26,6 +27,7 @@ namespace {
 constexpr int64_t kClosingNs = 50'000'000;    // for a peer that has sent its own last message to acknowledge ours
 constexpr int64_t kRetryNs = 1'000'000;       // until the provider is tried again after FI_EAGAIN
 constexpr int64_t kPollNs = 50'000;           // until what wakes nobody is checked again: a locked stripe, a GPU's word
+constexpr int64_t kHostNs = 20'000'000;       // until ranks of this host that have not arrived are looked at again
 constexpr int kEagerSteps = 200;              // without a wait_fd, steps before the thread sleeps between polls
 constexpr int64_t kLongestNapNs = 2'000'000;  // and how long it then sleeps at most
 constexpr int kSpuriousWakeups = 50;          // before wait_fds are rearmed, which takes a millisecond
@@ -89,6 +91,15 @@ void ProgressThread::start(const Token &token, const std::vector<FabricPeer> &pe
     }
     heartbeat_ = std::make_unique<Heartbeat>(config_.rank, config_.silence_ms, remotes_, *stream_, *config_.log);
     heartbeat_->watch(hosts);
+    std::vector<const ControlBlock *> local_blocks{config_.mine};
+    for (const FabricLocalPeer &one : local_peers) {
+        local_blocks.push_back(one.block);
+    }
+    std::sort(local_blocks.begin(), local_blocks.end(),
+              [](const ControlBlock *a, const ControlBlock *b) { return a->rank < b->rank; });
+    arrivals_ = std::make_unique<ArrivalExchange>(
+        config_.rank, remotes_, hosts, std::move(local_blocks),
+        [this](RemoteRank &to, const std::string &messages) { stream_->send(to, messages); });
     local_peers_ = std::make_unique<LocalPeers>(config_.rank, std::move(local_peers));
     for (const auto &endpoint : endpoints_) {
         stream_->post_receives(*endpoint);
@@ -166,12 +177,16 @@ bool ProgressThread::step() {
     }
     busy = accumulate_target_->add_one() || busy;
     busy = accumulate_source_->pump() || busy;
+    busy = arrivals_->pump() || busy;
     busy = stream_->pump() || busy;
     busy = accumulate_target_->pump() || busy;
     busy = gets_->pump() || busy;
     packets_sent_.store(stream_->sent(), std::memory_order_relaxed);
     const int64_t now = now_ns();
     heartbeat_->tick(now);
+    for (RemoteRank *missing : arrivals_->overdue(now)) {
+        heartbeat_->ask(*missing, now);
+    }
     gets_->cancel_overdue(now);
     report_ended(local_peers_->check_programs(now));
     finish_closing();
@@ -218,6 +233,9 @@ void ProgressThread::rest(int64_t now) {
     retrying_ = retry;
     if (shutdown_ns_ != 0 || retry) {
         nap = std::min(nap, kRetryNs);
+    }
+    if (arrivals_->awaits_host()) {
+        nap = std::min(nap, kHostNs);
     }
     if (accumulate_target_->blocked() || !watched_.empty()) {
         nap = std::min(nap, kPollNs);
@@ -326,7 +344,14 @@ void ProgressThread::on_message(RemoteRank &from, const ControlMessage &message)
                 claims_->on_claim(from, one);
             } else if constexpr (std::is_same_v<Kind, ClaimedMessage>) {
                 complete(claims_->on_claimed(from, one));
-            } else if constexpr (std::is_same_v<Kind, HeartbeatMessage> || std::is_same_v<Kind, DeadMessage>) {
+            } else if constexpr (std::is_same_v<Kind, ArrivedMessage>) {
+                arrivals_->on_message(one);
+            } else if constexpr (std::is_same_v<Kind, HeartbeatMessage>) {
+                heartbeat_->on_message(from, one);
+                if (one.ping != 0) {
+                    arrivals_->answer(from, one.known);
+                }
+            } else if constexpr (std::is_same_v<Kind, DeadMessage>) {
                 heartbeat_->on_message(from, one);
             } else if constexpr (std::is_same_v<Kind, AckMessage>) {
                 from.awaits_ack = false;

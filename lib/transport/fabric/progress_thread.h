@@ -24,6 +24,7 @@ namespace odc {
 class AccumulateSource;
 class AccumulateTarget;
 class Arena;
+class ArrivalExchange;
 class ClaimExchange;
 class ClaimRequest;
 class GdrAdd;
@@ -52,6 +53,10 @@ public:
     // For the context's threads (progress_commands.cc); Fabric documents them. `ranks` empty: all of other hosts.
     void tell(std::string message, std::vector<int> ranks);
     void tell_when(const std::atomic<uint64_t> &word, uint64_t value, std::string message, std::vector<int> ranks);
+    void arrive(uint64_t minibatch, const Arrival &own);
+    void pass_on_arrivals();
+    void finish_arrivals(uint64_t minibatch);
+    void leave(std::string message);
     void fail_job(std::string message);
     void await_failed();
     void flush();
@@ -118,6 +123,7 @@ private:
     std::unique_ptr<AccumulateTarget> accumulate_target_;
     std::unique_ptr<AccumulateSource> accumulate_source_;
     std::unique_ptr<ClaimExchange> claims_;
+    std::unique_ptr<ArrivalExchange> arrivals_;
     std::unordered_map<uint64_t, std::unordered_map<FabricEndpoint *, MemoryRegion>> slices_;  // own, by record
     std::unordered_set<std::shared_ptr<Request>> pending_;
     std::vector<Watched> watched_;

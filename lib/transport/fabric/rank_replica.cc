@@ -42,6 +42,7 @@ void RankReplica::apply(const RegisteredMessage &message) {
     record.key = message.key;
     last_->store(known->second, std::memory_order_release);
     last_ = &record.next;
+    apply_broadcast();
     ring(*block_);
 }
 
@@ -66,21 +67,52 @@ void RankReplica::apply(const AllPublishedMessage &message) {
             record.published.store(message.minibatch + 1, std::memory_order_release);
         }
     }
+    apply_broadcast();
     ring(*block_);
 }
 
-void RankReplica::apply(const ArrivedMessage &message) {
-    block_->synced[message.minibatch % 2] = message.values;
-    // By this host's clock, as those of two hosts are not comparable.
-    block_->arrived_at_ns[message.minibatch % 2][0].store(now_ns(), std::memory_order_relaxed);
-    block_->speeds[message.minibatch % 2][0].store(message.speed, std::memory_order_relaxed);
-    block_->arrived.store(message.minibatch + 1, std::memory_order_release);
-    ring(*block_);
+// Before this rank has ended minibatch - 2 that one cannot arrive in `minibatch`, so nobody reads what is overwritten.
+void RankReplica::apply(uint64_t minibatch, const Arrival &arrival) {
+    if (minibatch < known_arrivals_) {
+        return;
+    }
+    if (minibatch > known_arrivals_) {
+        fail(ODC_ERROR_INTERNAL, "rank {} has arrived in minibatch {}, but not in minibatch {}", block_->rank,
+             minibatch, known_arrivals_);
+    }
+    const size_t parity = minibatch % 2;
+    block_->synced[parity] = arrival.values;
+    block_->arrived_at_ns[parity][0].store(now_ns() - arrival.age_ns, std::memory_order_relaxed);
+    block_->speeds[parity][0].store(arrival.speed, std::memory_order_relaxed);
+    told_[parity] = arrival.told;
+    known_arrivals_ = minibatch + 1;
+    settle_arrival();
+}
+
+Arrival RankReplica::arrival(uint64_t minibatch) const {
+    const size_t parity = minibatch % 2;
+    return {block_->rank, told_[parity], now_ns() - block_->arrived_at_ns[parity][0].load(std::memory_order_relaxed),
+            block_->speeds[parity][0].load(std::memory_order_relaxed), block_->synced[parity]};
+}
+
+void RankReplica::apply_broadcast() {
+    ++broadcasts_;
+    settle_arrival();
+}
+
+// Of arrivals that wait there are two at most: a rank is one minibatch ahead of another, not two.
+void RankReplica::settle_arrival() {
+    uint64_t arrived = block_->arrived.load(std::memory_order_relaxed);
+    while (arrived < known_arrivals_ && broadcasts_ >= told_[arrived % 2]) {
+        block_->arrived.store(++arrived, std::memory_order_release);
+        ring(*block_);
+    }
 }
 
 void RankReplica::apply(const ReducedMessage &message) {
     block_->reduced[message.number % 2] = message.values;
     block_->reductions.store(message.number + 1, std::memory_order_release);
+    apply_broadcast();
     ring(*block_);
 }
 

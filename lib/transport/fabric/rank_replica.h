@@ -25,11 +25,15 @@ public:
     void apply(const ReleasedMessage &message);
     void apply(const PublishedMessage &message);
     void apply(const AllPublishedMessage &message);
-    void apply(const ArrivedMessage &message);
     void apply(const ReducedMessage &message);
     void apply(const LeftMessage &message);
     void apply(const FailedMessage &message);
     void apply(const GoodbyeMessage &message);
+    // The rank has arrived in `minibatch`, which may have been known. Its block says so once all has come that the rank told before.
+    void apply(uint64_t minibatch, const Arrival &arrival);
+    uint64_t known_arrivals() const { return known_arrivals_; }
+    // What apply() was given for the minibatch, to be passed on.
+    Arrival arrival(uint64_t minibatch) const;
     // The rank's last call, `age_ns` ago.
     void last_call(uint64_t last_call, uint64_t minibatch, int64_t age_ns);
     // The rank cannot be reached any more.
@@ -37,12 +41,17 @@ public:
 
 private:
     ShardRecord &find(uint64_t record);
+    void apply_broadcast();
+    void settle_arrival();
 
     Arena &arena_;
     uint64_t block_offset_;
     ControlBlock *block_;
     std::atomic<uint64_t> *last_;                     // the `next` of its last shard record
     std::unordered_map<uint64_t, uint64_t> records_;  // offsets here, by the owner's offsets
+    uint64_t broadcasts_ = 0;                         // applied
+    uint64_t known_arrivals_ = 0;
+    uint64_t told_[2] = {};  // before the known arrivals, by minibatch parity
 };
 
 }  // namespace odc

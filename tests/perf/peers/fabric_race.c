@@ -10,7 +10,7 @@
  *           what it moves, another the own slice; odc_scatter_add of f32 and of as many bf16
  *   incast  f32 gradients to rank 0, which owns the whole shard: from all other ranks at once, and from one (twice); the bare
  *           loop that adds them, from all (twice) and from one
- *   sync    odc_minibatch_sync */
+ *   sync    odc_minibatch_sync, with its packets; and the processor time of one in a row of them */
 #include "fabric_peers.h"
 
 #include <math.h>
@@ -417,6 +417,19 @@ static int sync_ranks(struct race *race) {
     return 1;
 }
 
+/* Of this process for one of several syncs in a row, the progress thread's part with it. */
+static double processor_seconds_of_a_sync(struct race *race) {
+    enum { SYNCS = 20 };
+    struct timespec begin;
+    struct timespec end;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &begin);
+    for (int i = 0; i < SYNCS; ++i) {
+        check_odc(odc_minibatch_sync(race->context));
+    }
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
+    return ((double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) * 1e-9) / SYNCS;
+}
+
 /* The packets of one round: of a minibatch's publishes, and of its sync. A gather from all ranks shows that the former have
  * been sent, the sync that the latter have. */
 static void measure_sync(struct race *race) {
@@ -434,12 +447,19 @@ static void measure_sync(struct race *race) {
         publish_packets[i] = (double)(between - before);
         sync_packets[i] = (double)(packets(race) - between);
     }
+    check_odc(odc_release_shard(race->parameters)); /* so that nothing has to be published */
+    static double processor[MAX_ROUNDS];
+    for (int round = 0; round < race->rounds; ++round) {
+        processor[round] = processor_seconds_of_a_sync(race);
+    }
     if (race->bare.bootstrap.rank == 0) {
         print_list("publish_packets", publish_packets, race->rounds);
         printf(",");
         print_list("sync_packets", sync_packets, race->rounds);
         printf(",\"seconds\":{");
         print_list("sync", seconds, race->rounds);
+        printf(",");
+        print_list("processor", processor, race->rounds);
         printf("}}\n");
     }
 }

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/fabric/arrival_exchange.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/deadline.h"
+#include "base/error.h"
+
+namespace odc {
+
+namespace {
+
+// The missing are pinged so long after an arrival, and for each rank of other hosts so much later, as those pings must be sent;
+// then after twice as long each time.
+constexpr int64_t kFirstAskNs = 250'000'000;
+constexpr int64_t kAskOneNs = 1'000'000;
+
+size_t find_index(const std::vector<int> &ranks, int rank) {
+    return static_cast<size_t>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+}
+
+}  // namespace
+
+ArrivalExchange::ArrivalExchange(int rank, const std::vector<std::unique_ptr<RemoteRank>> &remotes,
+                                 const std::vector<std::vector<int>> &hosts,
+                                 std::vector<const ControlBlock *> local_blocks, Send send)
+    : rank_(rank), remotes_(remotes), hosts_(hosts), local_blocks_(std::move(local_blocks)), send_(std::move(send)) {
+    while (find_index(hosts_[mine_], rank) == hosts_[mine_].size()) {
+        ++mine_;
+    }
+    index_ = find_index(hosts_[mine_], rank);
+    while (size_t{1} << rounds_ < hosts_.size()) {
+        ++rounds_;
+    }
+}
+
+void ArrivalExchange::arrive(uint64_t minibatch, const Arrival &own, int64_t now) {
+    own_[minibatch % 2] = {own, now - own.age_ns};
+    arrived_ = minibatch + 1;
+    round_ = 0;
+    complete_ = 0;
+    pause_ns_ = kFirstAskNs + static_cast<int64_t>(remotes_.size()) * kAskOneNs;
+    ask_ns_ = now + pause_ns_;
+}
+
+void ArrivalExchange::on_message(const ArrivedMessage &message) {
+    for (const Arrival &one : message.arrivals) {
+        if (one.rank < 0 || static_cast<size_t>(one.rank) >= remotes_.size() ||
+            !remotes_[static_cast<size_t>(one.rank)]) {
+            fail(ODC_ERROR_INTERNAL, "a message between hosts tells of the arrival of rank {}", one.rank);
+        }
+        remotes_[static_cast<size_t>(one.rank)]->replica.apply(message.minibatch, one);
+    }
+}
+
+Arrival ArrivalExchange::own_arrival(uint64_t minibatch) const {
+    const Own &own = own_[minibatch % 2];
+    Arrival arrival = own.arrival;
+    arrival.age_ns = now_ns() - own.at_ns;
+    return arrival;
+}
+
+// A rank that has heard of fewer may be told of the one before the last: it has not ended that sync, so both are at hand.
+void ArrivalExchange::answer(RemoteRank &to, uint64_t known) {
+    if (known < arrived_ && known + 2 >= arrived_) {
+        send_(to, encode(ArrivedMessage{known, {own_arrival(known)}}));
+    }
+}
+
+void ArrivalExchange::tell_all() {
+    if (arrived_ == 0) {
+        return;
+    }
+    const std::string message = encode(ArrivedMessage{arrived_ - 1, {own_arrival(arrived_ - 1)}});
+    for (const auto &remote : remotes_) {
+        if (remote) {
+            send_(*remote, message);
+        }
+    }
+}
+
+bool ArrivalExchange::pump() {
+    bool any = false;
+    for (; arrived_ > 0 && round_ < rounds_ && is_complete(size_t{1} << round_); ++round_) {
+        send_round(round_);
+        any = true;
+    }
+    if (round_ == rounds_) {
+        done_.store(arrived_, std::memory_order_release);
+    }
+    return any;
+}
+
+// Whether all ranks of this host and of those before it, `hosts` in all, have arrived.
+bool ArrivalExchange::is_complete(size_t hosts) {
+    while (complete_ < hosts && has_arrived(before(complete_))) {
+        ++complete_;
+    }
+    return complete_ >= hosts;
+}
+
+bool ArrivalExchange::has_arrived(size_t host) const {
+    if (host == mine_) {
+        return std::all_of(local_blocks_.begin(), local_blocks_.end(), [this](const ControlBlock *block) {
+            return block->arrived.load(std::memory_order_acquire) >= arrived_;
+        });
+    }
+    return std::all_of(hosts_[host].begin(), hosts_[host].end(), [this](int rank) {
+        return remotes_[static_cast<size_t>(rank)]->replica.known_arrivals() >= arrived_;
+    });
+}
+
+void ArrivalExchange::send_round(size_t round) {
+    const size_t distance = size_t{1} << round;
+    const std::vector<int> &receivers = hosts_[(mine_ + distance) % hosts_.size()];
+    if (index_ >= receivers.size()) {
+        return;  // ranks of lower indices tell all of them
+    }
+    std::string messages;
+    ArrivedMessage message{arrived_ - 1, {}};
+    const auto flush = [&] {
+        messages += encode(message);
+        message.arrivals.clear();
+    };
+    for (size_t back = 0; back < std::min(distance, hosts_.size() - distance); ++back) {
+        const std::vector<int> &ranks = hosts_[before(back)];
+        for (size_t index = 0; index < ranks.size(); ++index) {
+            message.arrivals.push_back(arrival_of(ranks[index], index, before(back)));
+            if (message.arrivals.size() == ArrivedMessage::kMost) {
+                flush();
+            }
+        }
+    }
+    flush();
+    for (size_t index = index_; index < receivers.size(); index += hosts_[mine_].size()) {
+        send_(*remotes_[static_cast<size_t>(receivers[index])], messages);
+    }
+}
+
+Arrival ArrivalExchange::arrival_of(int rank, size_t index, size_t host) const {
+    const uint64_t minibatch = arrived_ - 1;
+    if (rank == rank_) {
+        return own_arrival(minibatch);
+    }
+    if (host != mine_) {
+        return remotes_[static_cast<size_t>(rank)]->replica.arrival(minibatch);
+    }
+    const size_t parity = minibatch % 2;
+    const ControlBlock &block = *local_blocks_[index];
+    const ControlBlock &first = *local_blocks_[index / kTreeFan * kTreeFan];
+    return {rank, block.told[parity],
+            now_ns() - first.arrived_at_ns[parity][index % kTreeFan].load(std::memory_order_relaxed),
+            first.speeds[parity][index % kTreeFan].load(std::memory_order_relaxed), block.synced[parity]};
+}
+
+std::vector<RemoteRank *> ArrivalExchange::overdue(int64_t now) {
+    if (arrived_ == 0 || now < ask_ns_) {
+        return {};
+    }
+    std::vector<RemoteRank *> missing;
+    for (const auto &remote : remotes_) {
+        if (remote && !remote->gone && remote->replica.known_arrivals() < arrived_) {
+            missing.push_back(remote.get());
+        }
+    }
+    pause_ns_ *= 2;
+    ask_ns_ = now + pause_ns_;
+    return missing;
+}
+
+}  // namespace odc
