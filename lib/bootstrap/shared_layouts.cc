@@ -66,9 +66,9 @@ struct Sizes<std::tuple<Members &...>> {
 
 ODC_MEMBERS(ControlBlock,
             (rank, size, pid, host, identity, gpu, node_cache, doorbell, opened, arrived, reductions, reduced, synced,
-             told, arrived_at_ns, speeds, claims, sync_tree, reduction_tree, last_call, last_minibatch, last_call_at_ns,
-             heard_at_ns, read_bytes, wants, state, peer_failed, left_minibatch, error_status, error_text, first_record,
-             selftest_step, selftest_rounds, selftest_region, selftest_results),
+             broadcasts, arrived_at_ns, speeds, claims, sync_tree, reduction_tree, last_call, last_minibatch,
+             last_call_at_ns, heard_at_ns, read_bytes, wants, state, peer_failed, left_minibatch, error_status,
+             error_text, first_record, selftest_step, selftest_rounds, selftest_region, selftest_results),
             4, 4, 4, 68, 96, 32, 16, 8, 8, 8, 8, 1056, 1056, 16, 256, 256, 16, 4608, 4608, 8, 8, 8, 8, 8, 8, 4, 4, 8, 4,
             2044, 8, 4, 4, 8, 1024);
 ODC_MEMBERS(TreeNode, (joined, released, doorbell, combined), 16, 8, 8, 1056);
@@ -172,7 +172,7 @@ static_assert(offsetof(ControlBlock, arrived) == 328);
 static_assert(offsetof(ControlBlock, reductions) == 336);
 static_assert(offsetof(ControlBlock, reduced) == 344);
 static_assert(offsetof(ControlBlock, synced) == 1400);
-static_assert(offsetof(ControlBlock, told) == 2456);
+static_assert(offsetof(ControlBlock, broadcasts) == 2456);
 static_assert(offsetof(ControlBlock, arrived_at_ns) == 2496);
 static_assert(offsetof(ControlBlock, speeds) == 2752);
 static_assert(offsetof(ControlBlock, claims) == 3008);

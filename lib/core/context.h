@@ -85,6 +85,7 @@ private:
     template <class HasCome>
     void await_other_hosts(Job::Wait &wait, const HasCome &has_come);
     void await_arrivals();
+    void await_votes(Job::Wait &wait);
     void await_reduction();
     void count_lateness();
     void take(const Contribution &combined, Contribution (ControlBlock::*brought)[2], uint64_t number, const char *call,

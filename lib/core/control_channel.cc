@@ -30,15 +30,15 @@ void ControlChannel::tell_registered(const RegisteredMessage &message) {
     ++broadcasts_;
 }
 
-void ControlChannel::arrive(uint64_t minibatch, const Arrival &own) {
+void ControlChannel::arrive(uint64_t minibatch, const Arrival &own, int64_t at_ns) {
     if (fabric_ != nullptr) {
-        fabric_->arrive(minibatch, own);
+        fabric_->arrive(minibatch, own, at_ns);
     }
 }
 
-void ControlChannel::pass_on_arrivals() {
+void ControlChannel::pass_on_arrivals(uint64_t minibatch) {
     if (fabric_ != nullptr) {
-        fabric_->pass_on_arrivals();
+        fabric_->pass_on_arrivals(minibatch);
     }
 }
 

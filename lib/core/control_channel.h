@@ -28,9 +28,9 @@ public:
     bool has_others() const { return fabric_ != nullptr; }
     // Tells each rank of another host of a shard, and where it can read the slice. There must be such ranks.
     void tell_registered(const RegisteredMessage &message);
-    // As in Fabric. `told` of the arrival: broadcasts().
-    void arrive(uint64_t minibatch, const Arrival &own);
-    void pass_on_arrivals();
+    // As in Fabric.
+    void arrive(uint64_t minibatch, const Arrival &own, int64_t at_ns);
+    void pass_on_arrivals(uint64_t minibatch);
     void finish_arrivals(uint64_t minibatch);
     uint64_t broadcasts() const { return broadcasts_; }
     void leave(const LeftMessage &message);
@@ -48,7 +48,7 @@ public:
 
 private:
     Fabric *fabric_;
-    uint64_t broadcasts_ = 0;  // sent: messages that is_broadcast names
+    uint64_t broadcasts_ = 0;  // sent (is_broadcast)
 };
 
 }  // namespace odc

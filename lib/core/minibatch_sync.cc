@@ -129,8 +129,8 @@ void Context::arrive(const double *values, size_t count, int32_t op) {
     const double speed = speed_.end(now, counters_.wait_ns());
     arrivals_.at_ns(job_.rank(), minibatch()).store(now, std::memory_order_relaxed);
     arrivals_.set_speed(job_.rank(), minibatch(), speed);
-    const uint64_t told = job_.channel().broadcasts();
-    mine.told[minibatch() % 2] = told;
+    const uint64_t broadcasts = job_.channel().broadcasts();
+    mine.broadcasts[minibatch() % 2] = broadcasts;
     // Releases this rank's additions, and its last reads, to everybody; so does joining.
     mine.arrived.store(minibatch() + 1, std::memory_order_release);
     sync_tree_.join(minibatch());
@@ -139,7 +139,7 @@ void Context::arrive(const double *values, size_t count, int32_t op) {
         return;  // before the values are copied
     }
     try {
-        job_.channel().arrive(minibatch(), {job_.rank(), told, now_ns() - now, speed, brought});
+        job_.channel().arrive(minibatch(), {job_.rank(), broadcasts, 0, speed, brought}, now);
     } catch (...) {
         job_.fail_halfway(Call::Sync);
     }
@@ -184,9 +184,21 @@ void Context::await_arrivals() {
     });
     await_host(sync_tree_, minibatch(), wait, has_arrived);
     if (job_.local_peers().size() > 1) {
-        job_.channel().pass_on_arrivals();
+        job_.channel().pass_on_arrivals(minibatch());
     }
     await_other_hosts(wait, has_arrived);
+    if (job_.channel().has_others()) {
+        await_votes(wait);
+    }
+}
+
+// An arrival that was passed on may come before the publish of a single shard, whose vote the conversion of exact sums needs.
+void Context::await_votes(Job::Wait &wait) {
+    for (const auto &[name, shard] : shards_) {
+        for (uint64_t index = 0; shard->is_exact() && index < shard->owners(); ++index) {
+            directory_->await_published(*shard, index, wait);
+        }
+    }
 }
 
 // By the times of arrival, so that it does not matter in which order they were waited for.

@@ -121,7 +121,7 @@ struct ControlBlock {
     std::atomic<uint64_t> reductions;          // odc_all_reduce calls begun
     Contribution reduced[2];                   // by call parity
     Contribution synced[2];                    // values reduced by the sync, by minibatch parity
-    uint64_t told[2];                          // broadcasts to other hosts before it arrived, by minibatch parity
+    uint64_t broadcasts[2];                    // to other hosts before it arrived (is_broadcast), by minibatch parity
     // When ranks arrived (monotonic clock), by minibatch parity. Every rank reads all of them in every sync, so the times of
     // the 16 ranks of a lowest-level node share cache lines, in the block of the node's first rank.
     alignas(64) std::atomic<int64_t> arrived_at_ns[2][kTreeFan];

@@ -134,7 +134,7 @@ struct Job {
         first.arrived_at_ns[parity][index % kTreeFan].store(now);
         const double speed = 0.5 + one.number;
         first.speeds[parity][index % kTreeFan].store(speed);
-        one.block.told[parity] = one.reductions.back();
+        one.block.broadcasts[parity] = one.reductions.back();
         one.block.arrived.store(one.minibatch + 1);
         one.exchange->arrive(one.minibatch, {one.number, one.reductions.back(), 0, speed, brought}, now);
     }
@@ -315,6 +315,25 @@ void all_are_told_at_once_and_hearing_twice_changes_nothing(void **) {
     }
 }
 
+// Rank 3 is behind: it has heard of neither of two arrivals of a rank that leaves within the second sync.
+void a_rank_that_leaves_tells_of_two_arrivals(void **) {
+    Job job({1, 1, 1, 1}, seed());
+    for (const auto &one : job.ranks) {
+        job.arrive(*one);
+    }
+    Job::Rank &leaver = *job.ranks[0];
+    leaver.minibatch = 1;
+    job.arrive(leaver);
+    job.wire[0][3].clear();
+    for (uint64_t number = 0; number < leaver.reductions.back(); ++number) {
+        job.send(leaver, 3, encode(ReducedMessage{number, Contribution{}}));
+    }
+    leaver.exchange->tell_all();
+    while (job.deliver(0, 3)) {
+    }
+    assert_int_equal(job.arrived(*job.ranks[3], leaver), 2);
+}
+
 void what_no_rank_of_a_job_sends_is_refused(void **) {
     Job job({2, 2}, 1);
     Job::Rank &one = *job.ranks[0];
@@ -341,6 +360,7 @@ int main() {
         cmocka_unit_test(all_learn_all_and_few_messages_are_sent),
         cmocka_unit_test(a_stopped_rank_keeps_back_no_arrival_but_its_own),
         cmocka_unit_test(all_are_told_at_once_and_hearing_twice_changes_nothing),
+        cmocka_unit_test(a_rank_that_leaves_tells_of_two_arrivals),
         cmocka_unit_test(what_no_rank_of_a_job_sends_is_refused),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -176,7 +176,7 @@ void long_texts_and_lists_come_out_whole(void **) {
     assert_int_equal(arrived.minibatch, 77);
     assert_int_equal(arrived.arrivals.size(), 2);
     const Arrival &second = arrived.arrivals[1];
-    assert_true(second.rank == 1 && second.told == 2 && second.age_ns == 3 && second.speed == 4.5);
+    assert_true(second.rank == 1 && second.broadcasts == 2 && second.age_ns == 3 && second.speed == 4.5);
     assert_int_equal(second.values.count, kMaxValues);
     assert_true(second.values.values[kMaxValues - 1] == 0.5 * (kMaxValues - 1));
     stream = encode(samples()[1]);

@@ -11,10 +11,10 @@ namespace odc {
 
 namespace {
 
-// The missing are pinged so long after an arrival, and for each rank of other hosts so much later, as those pings must be sent;
-// then after twice as long each time.
-constexpr int64_t kFirstAskNs = 250'000'000;
-constexpr int64_t kAskOneNs = 1'000'000;
+// The missing are pinged so long after an arrival, or so much for each rank if that is more, and then as often: pings and answers
+// of a thousand ranks cost each some percent of a core at most.
+constexpr int64_t kAskNs = 1'000'000'000;
+constexpr int64_t kAskOneNs = 4'000'000;
 
 size_t find_index(const std::vector<int> &ranks, int rank) {
     return static_cast<size_t>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
@@ -35,13 +35,16 @@ ArrivalExchange::ArrivalExchange(int rank, const std::vector<std::unique_ptr<Rem
     }
 }
 
-void ArrivalExchange::arrive(uint64_t minibatch, const Arrival &own, int64_t now) {
-    own_[minibatch % 2] = {own, now - own.age_ns};
+void ArrivalExchange::arrive(uint64_t minibatch, const Arrival &own, int64_t at_ns) {
+    own_[minibatch % 2] = {own, at_ns};
     arrived_ = minibatch + 1;
     round_ = 0;
     complete_ = 0;
-    pause_ns_ = kFirstAskNs + static_cast<int64_t>(remotes_.size()) * kAskOneNs;
-    ask_ns_ = now + pause_ns_;
+    ask_ns_ = at_ns + pause_ns();
+}
+
+int64_t ArrivalExchange::pause_ns() const {
+    return std::max(kAskNs, static_cast<int64_t>(remotes_.size()) * kAskOneNs);
 }
 
 void ArrivalExchange::on_message(const ArrivedMessage &message) {
@@ -61,28 +64,34 @@ Arrival ArrivalExchange::own_arrival(uint64_t minibatch) const {
     return arrival;
 }
 
-// A rank that has heard of fewer may be told of the one before the last: it has not ended that sync, so both are at hand.
+// Nobody lacks more than the last two: who has not heard of the one before has not ended that sync, nor has this rank the next.
+std::string ArrivalExchange::own_arrivals_since(uint64_t known) const {
+    std::string messages;
+    for (uint64_t minibatch = std::max(known, arrived_ - std::min<uint64_t>(arrived_, 2)); minibatch < arrived_;
+         ++minibatch) {
+        messages += encode(ArrivedMessage{minibatch, {own_arrival(minibatch)}});
+    }
+    return messages;
+}
+
 void ArrivalExchange::answer(RemoteRank &to, uint64_t known) {
-    if (known < arrived_ && known + 2 >= arrived_) {
-        send_(to, encode(ArrivedMessage{known, {own_arrival(known)}}));
+    if (known < arrived_) {
+        send_(to, own_arrivals_since(known));
     }
 }
 
 void ArrivalExchange::tell_all() {
-    if (arrived_ == 0) {
-        return;
-    }
-    const std::string message = encode(ArrivedMessage{arrived_ - 1, {own_arrival(arrived_ - 1)}});
+    const std::string messages = own_arrivals_since(0);
     for (const auto &remote : remotes_) {
-        if (remote) {
-            send_(*remote, message);
+        if (remote && !messages.empty()) {
+            send_(*remote, messages);
         }
     }
 }
 
 bool ArrivalExchange::pump() {
     bool any = false;
-    for (; arrived_ > 0 && round_ < rounds_ && is_complete(size_t{1} << round_); ++round_) {
+    for (; arrived_ > 0 && round_ < rounds_ && is_complete(hosts_of(round_)); ++round_) {
         send_round(round_);
         any = true;
     }
@@ -98,6 +107,12 @@ bool ArrivalExchange::is_complete(size_t hosts) {
         ++complete_;
     }
     return complete_ >= hosts;
+}
+
+// That this one and those before it tell of in the round: the last one may need fewer than 2^round.
+size_t ArrivalExchange::hosts_of(size_t round) const {
+    const size_t distance = size_t{1} << round;
+    return std::min(distance, hosts_.size() - distance);
 }
 
 bool ArrivalExchange::has_arrived(size_t host) const {
@@ -123,7 +138,7 @@ void ArrivalExchange::send_round(size_t round) {
         messages += encode(message);
         message.arrivals.clear();
     };
-    for (size_t back = 0; back < std::min(distance, hosts_.size() - distance); ++back) {
+    for (size_t back = 0; back < hosts_of(round); ++back) {
         const std::vector<int> &ranks = hosts_[before(back)];
         for (size_t index = 0; index < ranks.size(); ++index) {
             message.arrivals.push_back(arrival_of(ranks[index], index, before(back)));
@@ -149,23 +164,23 @@ Arrival ArrivalExchange::arrival_of(int rank, size_t index, size_t host) const {
     const size_t parity = minibatch % 2;
     const ControlBlock &block = *local_blocks_[index];
     const ControlBlock &first = *local_blocks_[index / kTreeFan * kTreeFan];
-    return {rank, block.told[parity],
+    return {rank, block.broadcasts[parity],
             now_ns() - first.arrived_at_ns[parity][index % kTreeFan].load(std::memory_order_relaxed),
             first.speeds[parity][index % kTreeFan].load(std::memory_order_relaxed), block.synced[parity]};
 }
 
 std::vector<RemoteRank *> ArrivalExchange::overdue(int64_t now) {
-    if (arrived_ == 0 || now < ask_ns_) {
-        return {};
-    }
     std::vector<RemoteRank *> missing;
+    if (arrived_ == 0 || now < ask_ns_) {
+        return missing;
+    }
+    ask_ns_ = now + pause_ns();
     for (const auto &remote : remotes_) {
-        if (remote && !remote->gone && remote->replica.known_arrivals() < arrived_) {
+        if (remote && !remote->gone && remote->replica.known_arrivals() < arrived_ &&
+            serves(remote->replica.block().state.load(std::memory_order_relaxed))) {
             missing.push_back(remote.get());
         }
     }
-    pause_ns_ *= 2;
-    ask_ns_ = now + pause_ns_;
     return missing;
 }
 

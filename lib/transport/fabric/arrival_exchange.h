@@ -4,8 +4,8 @@
 // log2(hosts) messages a sync, not one to each rank, and what it sends depends only on what it knows, not on who told it.
 //
 // The rounds are only a shortcut: a rank that is pinged by one that has not heard of its arrival answers with it, so that a
-// stopped rank holds up nobody's arrival but its own, and errors name the ranks that have not come. Such pings come from a rank
-// that waits, for the rank that it waits for, and some time after an arrival for all that are missing.
+// stopped rank keeps back no arrival but its own, and errors blame who has not come. Such pings come from a rank that waits, for
+// the rank that it waits for and, each second or so, for all that are missing.
 #pragma once
 
 #include "transport/fabric/remote_rank.h"
@@ -29,13 +29,13 @@ public:
                     const std::vector<std::vector<int>> &hosts, std::vector<const ControlBlock *> local_blocks,
                     Send send);
 
-    // This rank has arrived, as its block says.
-    void arrive(uint64_t minibatch, const Arrival &own, int64_t now_ns);
-    // Throws ODC_ERROR_INTERNAL if it is about a rank that the sender cannot know of.
+    // This rank has arrived, as its block says, at the time `at_ns`; its age in `own` does not matter.
+    void arrive(uint64_t minibatch, const Arrival &own, int64_t at_ns);
+    // Throws ODC_ERROR_INTERNAL if it is about a rank of this host, or none, or an arrival before the last one is known.
     void on_message(const ArrivedMessage &message);
-    // Sends this rank's last arrival to a rank that has heard of `known` of them, if it is another one.
+    // Sends this rank's arrivals to one that has heard of `known` of them, if there are more.
     void answer(RemoteRank &to, uint64_t known);
-    // Sends it to all, so that what is sent to them next does not overtake it.
+    // Sends them to all, so that what is sent next does not overtake them.
     void tell_all();
     // Sends what can be sent; true if there was anything.
     bool pump();
@@ -43,7 +43,7 @@ public:
     bool is_done(uint64_t minibatch) const { return done_.load(std::memory_order_acquire) > minibatch; }
     // Whether ranks of this host are missing, whose arrival does not wake the progress thread.
     bool awaits_host() const { return arrived_ > 0 && round_ < rounds_ && complete_ == 0; }
-    // The ranks to be pinged now because they are missing.
+    // The ranks that have to be pinged now as they are missing.
     std::vector<RemoteRank *> overdue(int64_t now_ns);
 
 private:
@@ -53,9 +53,12 @@ private:
     };
     bool is_complete(size_t hosts);
     bool has_arrived(size_t host) const;
+    size_t hosts_of(size_t round) const;
     void send_round(size_t round);
+    int64_t pause_ns() const;
     Arrival arrival_of(int rank, size_t index, size_t host) const;
     Arrival own_arrival(uint64_t minibatch) const;
+    std::string own_arrivals_since(uint64_t known) const;
     size_t before(size_t hosts) const { return (mine_ + hosts_.size() - hosts) % hosts_.size(); }
 
     int rank_;
@@ -71,7 +74,6 @@ private:
     size_t round_ = 0;     // the next of the last arrival's sync
     size_t complete_ = 0;  // so many hosts, from this one backwards, have arrived in it
     int64_t ask_ns_ = 0;   // when the missing are pinged next
-    int64_t pause_ns_ = 0;
     std::atomic<uint64_t> done_{0};
 };
 

@@ -128,7 +128,7 @@ void read(Reader &in, RegisteredMessage *n, int size) {
 void write(Writer &out, const ArrivedMessage &n) {
     out.put(n.minibatch), out.put(static_cast<uint32_t>(n.arrivals.size()));
     for (const Arrival &one : n.arrivals) {
-        out.put(one.rank), out.put(one.told), out.put(one.age_ns), out.put(one.speed), write(out, one.values);
+        out.put(one.rank), out.put(one.broadcasts), out.put(one.age_ns), out.put(one.speed), write(out, one.values);
     }
 }
 
@@ -140,7 +140,7 @@ void read(Reader &in, ArrivedMessage *n, int) {
     }
     n->arrivals.resize(count);
     for (Arrival &one : n->arrivals) {
-        in.get(&one.rank), in.get(&one.told), in.get(&one.age_ns), in.get(&one.speed), read(in, &one.values);
+        in.get(&one.rank), in.get(&one.broadcasts), in.get(&one.age_ns), in.get(&one.speed), read(in, &one.values);
     }
 }
 

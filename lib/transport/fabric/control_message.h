@@ -48,9 +48,9 @@ struct AllPublishedMessage {
 // A rank's arrival in a sync, as it tells it itself or as another passes it on.
 struct Arrival {
     int32_t rank;
-    uint64_t told;   // broadcasts (is_broadcast) of that rank before it arrived, which are applied first
-    int64_t age_ns;  // since it arrived, when this was sent: clocks of two hosts are not comparable
-    double speed;    // as the rank measured its own; 0: not yet
+    uint64_t broadcasts;  // that this rank has sent before (is_broadcast), and that are applied first
+    int64_t age_ns;       // since it arrived, when this was sent: clocks of two hosts are not comparable
+    double speed;         // as the rank measured its own; 0: not yet
     Contribution values;
 };
 struct ArrivedMessage {

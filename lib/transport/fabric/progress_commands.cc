@@ -43,12 +43,14 @@ void ProgressThread::tell_when(const std::atomic<uint64_t> &word, uint64_t value
     });
 }
 
-void ProgressThread::arrive(uint64_t minibatch, const Arrival &own) {
-    commands_.submit([this, minibatch, own] { arrivals_->arrive(minibatch, own, now_ns()); });
+void ProgressThread::arrive(uint64_t minibatch, const Arrival &own, int64_t at_ns) {
+    commands_.submit([this, minibatch, own, at_ns] { arrivals_->arrive(minibatch, own, at_ns); });
 }
 
-void ProgressThread::pass_on_arrivals() {
-    commands_.submit([this] { arrivals_->pump(); });
+void ProgressThread::pass_on_arrivals(uint64_t minibatch) {
+    if (!arrivals_->is_done(minibatch)) {
+        commands_.submit([this] { arrivals_->pump(); });
+    }
 }
 
 void ProgressThread::finish_arrivals(uint64_t minibatch) {

@@ -84,14 +84,15 @@ void RankReplica::apply(uint64_t minibatch, const Arrival &arrival) {
     block_->synced[parity] = arrival.values;
     block_->arrived_at_ns[parity][0].store(now_ns() - arrival.age_ns, std::memory_order_relaxed);
     block_->speeds[parity][0].store(arrival.speed, std::memory_order_relaxed);
-    told_[parity] = arrival.told;
+    broadcasts_before_[parity] = arrival.broadcasts;
     known_arrivals_ = minibatch + 1;
     settle_arrival();
 }
 
 Arrival RankReplica::arrival(uint64_t minibatch) const {
     const size_t parity = minibatch % 2;
-    return {block_->rank, told_[parity], now_ns() - block_->arrived_at_ns[parity][0].load(std::memory_order_relaxed),
+    return {block_->rank, broadcasts_before_[parity],
+            now_ns() - block_->arrived_at_ns[parity][0].load(std::memory_order_relaxed),
             block_->speeds[parity][0].load(std::memory_order_relaxed), block_->synced[parity]};
 }
 
@@ -103,7 +104,7 @@ void RankReplica::apply_broadcast() {
 // Of arrivals that wait there are two at most: a rank is one minibatch ahead of another, not two.
 void RankReplica::settle_arrival() {
     uint64_t arrived = block_->arrived.load(std::memory_order_relaxed);
-    while (arrived < known_arrivals_ && broadcasts_ >= told_[arrived % 2]) {
+    while (arrived < known_arrivals_ && broadcasts_ >= broadcasts_before_[arrived % 2]) {
         block_->arrived.store(++arrived, std::memory_order_release);
         ring(*block_);
     }

@@ -51,7 +51,7 @@ private:
     std::unordered_map<uint64_t, uint64_t> records_;  // offsets here, by the owner's offsets
     uint64_t broadcasts_ = 0;                         // applied
     uint64_t known_arrivals_ = 0;
-    uint64_t told_[2] = {};  // before the known arrivals, by minibatch parity
+    uint64_t broadcasts_before_[2] = {};  // the known arrivals, by minibatch parity
 };
 
 }  // namespace odc
