@@ -31,9 +31,7 @@ void ControlChannel::tell_registered(const RegisteredMessage &message) {
 }
 
 void ControlChannel::arrive(uint64_t minibatch, const Arrival &own, int64_t at_ns) {
-    if (fabric_ != nullptr) {
-        fabric_->arrive(minibatch, own, at_ns);
-    }
+    fabric_->arrive(minibatch, own, at_ns);
 }
 
 void ControlChannel::pass_on_arrivals(uint64_t minibatch) {

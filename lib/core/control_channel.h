@@ -28,7 +28,7 @@ public:
     bool has_others() const { return fabric_ != nullptr; }
     // Tells each rank of another host of a shard, and where it can read the slice. There must be such ranks.
     void tell_registered(const RegisteredMessage &message);
-    // As in Fabric.
+    // As in Fabric. For the first there must be such ranks.
     void arrive(uint64_t minibatch, const Arrival &own, int64_t at_ns);
     void pass_on_arrivals(uint64_t minibatch);
     void finish_arrivals(uint64_t minibatch);

@@ -192,11 +192,12 @@ void Context::await_arrivals() {
     }
 }
 
-// An arrival that was passed on may come before the publish of a single shard, whose vote the conversion of exact sums needs.
+// An arrival that was passed on may come before the publish of a single shard, whose vote the conversion of exact sums needs. An
+// owner that has released the shard has published it before, or has no vote.
 void Context::await_votes(Job::Wait &wait) {
     for (const auto &[name, shard] : shards_) {
         for (uint64_t index = 0; shard->is_exact() && index < shard->owners(); ++index) {
-            directory_->await_published(*shard, index, wait);
+            directory_->await_presence(*shard, index, wait);
         }
     }
 }

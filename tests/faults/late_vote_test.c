@@ -9,6 +9,11 @@
 
 enum { ADDER, CONVERTER, LATE, RANKS = 4, NUMEL = 400, MINIBATCHES = 8 };
 
+typedef struct late_vote {
+    stalling_link link;   /* of the late rank */
+    atomic_int have_come; /* to the last minibatch */
+} late_vote;
+
 static void publish_and_sync(odc_context *context, tensor t, const float *full) {
     CHECK_OK(odc_publish_all(context, NULL));
     if (odc_rank(context) == ADDER) {
@@ -18,7 +23,7 @@ static void publish_and_sync(odc_context *context, tensor t, const float *full) 
 }
 
 static void one_publish_is_late(odc_context *context, void *arg) {
-    stalling_link *link = arg;
+    late_vote *what = arg;
     const odc_shard_desc desc = describe_exact("w", NUMEL, ODC_F32, ODC_F32);
     exact_model *m = new_exact_model(&desc);
     tensor t = make_described(context, &desc);
@@ -29,13 +34,18 @@ static void one_publish_is_late(odc_context *context, void *arg) {
     }
     for (int minibatch = 0; minibatch < MINIBATCHES; ++minibatch) {
         const int is_last = minibatch + 1 == MINIBATCHES;
+        if (is_last) {
+            raise_flag(&what->have_come);
+        }
         if (is_last && odc_rank(context) == LATE) {
-            limit_link(link, 0);
+            await_flag(&what->have_come, RANKS); /* what the sync before needs of its link has come */
+            limit_link(&what->link, 0);
         }
         publish_and_sync(context, t, full);
         if (is_last && odc_rank(context) == ADDER) {
+            await_flag(&what->link.stalled, 1);
             sleep_ms(300); /* in which the converter would convert */
-            restore_link(link);
+            restore_link(&what->link);
         }
         add_gradients_exactly(m, (const void *const[]){full}, 1);
         check_exact_sums(t, m);
@@ -45,7 +55,7 @@ static void one_publish_is_late(odc_context *context, void *arg) {
 
 static void exact_sums_wait_for_a_vote_that_an_arrival_has_overtaken(void **state) {
     (void)state;
-    run_ranks(RANKS, one_publish_is_late, share(sizeof(stalling_link)));
+    run_ranks(RANKS, one_publish_is_late, share(sizeof(late_vote)));
 }
 
 int main(void) {

@@ -144,8 +144,8 @@ def test_any_minibatches_of_simulated_ranks(size: int) -> None:
 
 
 def test_1000_parameters_of_1024_ranks() -> None:
-    """In the common case a rank sends nothing but its arrival, with 8 values: the sync's weight and 7 of the summary.
-    That is less than 64 KiB if each rank is on a host of its own and sends them to every other one."""
+    """In the common case nothing but an arrival goes from each rank to every other one, with 8 values: the sync's
+    weight and 7 of the summary. Those of all other ranks, which a rank on a host of its own sends, are below 64 KiB."""
     size, parameters = 1024, 1000
     ranks = job(size, parameters)
     for microbatches in (4, 1, 0):

@@ -39,7 +39,7 @@ void ArrivalExchange::arrive(uint64_t minibatch, const Arrival &own, int64_t at_
     own_[minibatch % 2] = {own, at_ns};
     arrived_ = minibatch + 1;
     round_ = 0;
-    complete_ = 0;
+    complete_hosts_ = 0;
     ask_ns_ = at_ns + pause_ns();
 }
 
@@ -91,7 +91,7 @@ void ArrivalExchange::tell_all() {
 
 bool ArrivalExchange::pump() {
     bool any = false;
-    for (; arrived_ > 0 && round_ < rounds_ && is_complete(hosts_of(round_)); ++round_) {
+    for (; arrived_ > 0 && round_ < rounds_ && is_complete(hosts_told_of(round_)); ++round_) {
         send_round(round_);
         any = true;
     }
@@ -103,14 +103,14 @@ bool ArrivalExchange::pump() {
 
 // Whether all ranks of this host and of those before it, `hosts` in all, have arrived.
 bool ArrivalExchange::is_complete(size_t hosts) {
-    while (complete_ < hosts && has_arrived(before(complete_))) {
-        ++complete_;
+    while (complete_hosts_ < hosts && has_arrived(before(complete_hosts_))) {
+        ++complete_hosts_;
     }
-    return complete_ >= hosts;
+    return complete_hosts_ >= hosts;
 }
 
-// That this one and those before it tell of in the round: the last one may need fewer than 2^round.
-size_t ArrivalExchange::hosts_of(size_t round) const {
+// So many hosts, this one and those before it, are told of in the round: in the last one fewer than 2^round may do.
+size_t ArrivalExchange::hosts_told_of(size_t round) const {
     const size_t distance = size_t{1} << round;
     return std::min(distance, hosts_.size() - distance);
 }
@@ -138,7 +138,7 @@ void ArrivalExchange::send_round(size_t round) {
         messages += encode(message);
         message.arrivals.clear();
     };
-    for (size_t back = 0; back < hosts_of(round); ++back) {
+    for (size_t back = 0; back < hosts_told_of(round); ++back) {
         const std::vector<int> &ranks = hosts_[before(back)];
         for (size_t index = 0; index < ranks.size(); ++index) {
             message.arrivals.push_back(arrival_of(ranks[index], index, before(back)));

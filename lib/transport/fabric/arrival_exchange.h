@@ -42,7 +42,7 @@ public:
     // Whether this rank has sent all that the minibatch's sync needs of it. From any thread.
     bool is_done(uint64_t minibatch) const { return done_.load(std::memory_order_acquire) > minibatch; }
     // Whether ranks of this host are missing, whose arrival does not wake the progress thread.
-    bool awaits_host() const { return arrived_ > 0 && round_ < rounds_ && complete_ == 0; }
+    bool awaits_host() const { return arrived_ > 0 && round_ < rounds_ && complete_hosts_ == 0; }
     // The ranks that have to be pinged now as they are missing.
     std::vector<RemoteRank *> overdue(int64_t now_ns);
 
@@ -53,7 +53,7 @@ private:
     };
     bool is_complete(size_t hosts);
     bool has_arrived(size_t host) const;
-    size_t hosts_of(size_t round) const;
+    size_t hosts_told_of(size_t round) const;
     void send_round(size_t round);
     int64_t pause_ns() const;
     Arrival arrival_of(int rank, size_t index, size_t host) const;
@@ -71,9 +71,9 @@ private:
     size_t rounds_ = 0;  // of a sync
     Own own_[2] = {};    // by minibatch parity
     uint64_t arrived_ = 0;
-    size_t round_ = 0;     // the next of the last arrival's sync
-    size_t complete_ = 0;  // so many hosts, from this one backwards, have arrived in it
-    int64_t ask_ns_ = 0;   // when the missing are pinged next
+    size_t round_ = 0;           // the next of the last arrival's sync
+    size_t complete_hosts_ = 0;  // so many hosts, from this one backwards, have arrived in it
+    int64_t ask_ns_ = 0;         // when the missing are pinged next
     std::atomic<uint64_t> done_{0};
 };
 

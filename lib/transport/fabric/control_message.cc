@@ -23,6 +23,8 @@ constexpr uint64_t kMostTextBytes = 4096;
 static_assert(sizeof(Head) == 8);
 static_assert(offsetof(Head, bytes) == 4);
 static_assert(kMostTextBytes == 4096);
+// An ArrivedMessage with all values: decode() takes no longer ones.
+static_assert(12 + ArrivedMessage::kMost * (28 + 12 + kMaxValues * sizeof(double)) <= kMostTextBytes + 256);
 
 class Writer {
 public:

@@ -121,7 +121,7 @@ using ControlMessage =
                  FailedMessage, HeartbeatMessage, AddMessage, AppliedMessage, GoodbyeMessage, AckMessage,
                  AllPublishedMessage, DeadMessage, ClaimMessage, ClaimedMessage>;
 
-// Whether each rank of another host gets such a message: then it must have applied it before the sender's next arrival.
+// Whether it is of those that each rank of another host gets and must have applied before it sees the sender's next arrival.
 inline bool is_broadcast(const ControlMessage &message) {
     return std::holds_alternative<RegisteredMessage>(message) || std::holds_alternative<AllPublishedMessage>(message) ||
            std::holds_alternative<ReducedMessage>(message);
