@@ -55,6 +55,7 @@ static void one_publish_is_late(odc_context *context, void *arg) {
 
 static void exact_sums_wait_for_a_vote_that_an_arrival_has_overtaken(void **state) {
     (void)state;
+    needs_processes("it stalls the link of one rank, and so of its process");
     run_ranks(RANKS, one_publish_is_late, share(sizeof(late_vote)));
 }
 
