@@ -28,8 +28,8 @@ static void one_publish_is_late(odc_context *context, void *arg) {
     exact_model *m = new_exact_model(&desc);
     tensor t = make_described(context, &desc);
     float full[NUMEL];
-    for (int i = 0; i < NUMEL;
-         ++i) { /* by far the largest ones, and so the vote that counts, are in the late rank's slice */
+    /* By far the largest ones, and so the vote that counts, are in the late rank's slice. */
+    for (int i = 0; i < NUMEL; ++i) {
         full[i] = (i / (NUMEL / RANKS) == LATE ? 1e6f : 1e-3f) * (1 + (float)i / NUMEL);
     }
     for (int minibatch = 0; minibatch < MINIBATCHES; ++minibatch) {

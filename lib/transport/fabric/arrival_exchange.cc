@@ -80,15 +80,6 @@ void ArrivalExchange::answer(RemoteRank &to, uint64_t known) {
     }
 }
 
-void ArrivalExchange::tell_all() {
-    const std::string messages = own_arrivals_since(0);
-    for (const auto &remote : remotes_) {
-        if (remote && !messages.empty()) {
-            send_(*remote, messages);
-        }
-    }
-}
-
 bool ArrivalExchange::pump() {
     bool any = false;
     for (; arrived_ > 0 && round_ < rounds_ && is_complete(hosts_told_of(round_)); ++round_) {

@@ -35,8 +35,8 @@ public:
     void on_message(const ArrivedMessage &message);
     // Sends this rank's arrivals to one that has heard of `known` of them, if there are more.
     void answer(RemoteRank &to, uint64_t known);
-    // Sends them to all, so that what is sent next does not overtake them.
-    void tell_all();
+    // Messages of this rank's arrivals that a rank which has heard of `known` of them may lack; empty: none.
+    std::string own_arrivals_since(uint64_t known) const;
     // Sends what can be sent; true if there was anything.
     bool pump();
     // Whether this rank has sent all that the minibatch's sync needs of it. From any thread.
@@ -58,7 +58,6 @@ private:
     int64_t pause_ns() const;
     Arrival arrival_of(int rank, size_t index, size_t host) const;
     Arrival own_arrival(uint64_t minibatch) const;
-    std::string own_arrivals_since(uint64_t known) const;
     size_t before(size_t hosts) const { return (mine_ + hosts_.size() - hosts) % hosts_.size(); }
 
     int rank_;

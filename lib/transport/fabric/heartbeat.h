@@ -24,8 +24,8 @@ public:
     void on_message(RemoteRank &from, const HeartbeatMessage &message);
     // Throws ODC_ERROR_INTERNAL if the dead rank is not of the sender's host.
     void on_message(const RemoteRank &from, const DeadMessage &message);
-    // Pings this rank now, also if nothing waits for it.
-    void ask(RemoteRank &remote, int64_t now_ns) { ping(remote, now_ns); }
+    // Pings this rank now, unless an earlier ping of it is still to be sent.
+    void ping(RemoteRank &remote, int64_t now_ns);
     // Pings all ranks; returns the ping's number.
     uint64_t ping_all();
     // Whether every rank that can still answer has answered this ping.
@@ -38,7 +38,6 @@ public:
 
 private:
     bool must_ping(const RemoteRank &remote) const;
-    void ping(RemoteRank &remote, int64_t now_ns);
     void probe(RemoteRank &remote);
     void suspect(RemoteRank &remote, int64_t now_ns);
     void lose_silent(const RemoteRank &silent, int64_t now_ns);

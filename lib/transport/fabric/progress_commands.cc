@@ -62,8 +62,7 @@ void ProgressThread::finish_arrivals(uint64_t minibatch) {
 void ProgressThread::leave(std::string message) {
     commands_.submit([this, message = std::move(message)] {
         arrivals_->pump();
-        arrivals_->tell_all();
-        send_to_all(message);
+        send_to_all(arrivals_->own_arrivals_since(0) + message);  // in this order, as who has left sends no arrivals
     });
 }
 

@@ -185,7 +185,7 @@ bool ProgressThread::step() {
     const int64_t now = now_ns();
     heartbeat_->tick(now);
     for (RemoteRank *missing : arrivals_->overdue(now)) {
-        heartbeat_->ask(*missing, now);
+        heartbeat_->ping(*missing, now);
     }
     gets_->cancel_overdue(now);
     report_ended(local_peers_->check_programs(now));
