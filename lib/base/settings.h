@@ -28,6 +28,7 @@ enum class Setting {
     kDevice,
     kAddBlocks,
     kCopyBatches,
+    kAddByOwner,
     kGpuDirect,
     kLog
 };
@@ -41,7 +42,7 @@ struct SettingRow {
     int64_t high = 0;  // 0: the setting is text
 };
 
-inline constexpr std::array<SettingRow, 20> kSettings = {{
+inline constexpr std::array<SettingRow, 21> kSettings = {{
     {Setting::kRank, "ODC_RANK", "", "This process's rank, 0..ODC_SIZE-1; set by odc run, with ODC_SIZE and ODC_JOB."},
     {Setting::kSize, "ODC_SIZE", "", "How many ranks the job has."},
     {Setting::kJob, "ODC_JOB", "", "The job's name: the same for all its ranks, different for every other job."},
@@ -80,6 +81,10 @@ inline constexpr std::array<SettingRow, 20> kSettings = {{
      0, 1 << 16},
     {Setting::kCopyBatches, "ODC_COPY_BATCHES", "1",
      "0: copies between GPUs are enqueued one by one, not as a batch, should a driver's batches be at fault.", 0, 1},
+    {Setting::kAddByOwner, "ODC_ADD_BY_OWNER", "0",
+     "1: bf16 and f16 gradients for another GPU of the host are copied there and added by that GPU, which halves the bytes between "
+     "them and takes ODC_STAGING_BYTES of its memory; it has not run on several GPUs yet. 0: a kernel of this rank's GPU adds them.",
+     0, 1},
     {Setting::kGpuDirect, "ODC_GPU_DIRECT", "0",
      "1: between hosts network adapters reach GPU memory themselves (GPUDirect RDMA), where a rank's can, with libfabric "
      "1.18 or later; it has not run on such adapters yet. 0: through host memory.",

@@ -4,6 +4,7 @@
 #include "base/layout_version.h"
 #include "bootstrap/local/message.h"
 #include "bootstrap/peer_info.h"
+#include "memory/add_slot.h"
 #include "memory/cache_entry.h"
 #include "memory/claim_counter.h"
 #include "memory/control_block.h"
@@ -68,9 +69,11 @@ ODC_MEMBERS(ControlBlock,
             (rank, size, pid, host, identity, gpu, node_cache, doorbell, opened, arrived, reductions, reduced, synced,
              broadcasts, arrived_at_ns, speeds, claims, sync_tree, reduction_tree, last_call, last_minibatch,
              last_call_at_ns, heard_at_ns, read_bytes, wants, state, peer_failed, left_minibatch, error_status,
-             error_text, first_record, selftest_step, selftest_rounds, selftest_region, selftest_results),
+             error_text, add_queue, first_record, selftest_step, selftest_rounds, selftest_region, selftest_results),
             4, 4, 4, 68, 96, 32, 16, 8, 8, 8, 8, 1056, 1056, 16, 256, 256, 16, 4608, 4608, 8, 8, 8, 8, 8, 8, 4, 4, 8, 4,
-            2044, 8, 4, 4, 8, 1024);
+            2044, 32, 8, 4, 4, 8, 1024);
+ODC_MEMBERS(AddQueue, (region, slots, each, bell), 8, 8, 8, 8);
+ODC_MEMBERS(AddSlot, (staged, copied, added, record, first, count, exponent, connected), 8, 8, 8, 8, 8, 8, 4, 4);
 ODC_MEMBERS(TreeNode, (joined, released, doorbell, combined), 16, 8, 8, 1056);
 ODC_MEMBERS(Contribution, (count, op, has_registered, differs, values), 4, 4, 4, 4, 512);
 ODC_MEMBERS(GpuIdentity, (present, name, uuid), 1, 15, 16);
@@ -129,7 +132,7 @@ static_assert(in_order_from(-13, {ODC_ERROR_DEVICE, ODC_ERROR_MISMATCH, ODC_ERRO
                                   ODC_ERROR_SYSTEM, ODC_ERROR_UNSUPPORTED, ODC_ERROR_NO_MEMORY, ODC_ERROR_PHASE,
                                   ODC_ERROR_ARGUMENT}));
 
-static_assert(sizeof(ControlBlock) == 15552);
+static_assert(sizeof(ControlBlock) == 15616);
 static_assert(sizeof(TreeNode) == 1152);
 static_assert(sizeof(Contribution) == 528);
 static_assert(sizeof(GpuIdentity) == 32);
@@ -191,11 +194,24 @@ static_assert(offsetof(ControlBlock, peer_failed) == 12420);
 static_assert(offsetof(ControlBlock, left_minibatch) == 12424);
 static_assert(offsetof(ControlBlock, error_status) == 12432);
 static_assert(offsetof(ControlBlock, error_text) == 12436);
-static_assert(offsetof(ControlBlock, first_record) == 14480);
-static_assert(offsetof(ControlBlock, selftest_step) == 14488);
-static_assert(offsetof(ControlBlock, selftest_rounds) == 14492);
-static_assert(offsetof(ControlBlock, selftest_region) == 14496);
-static_assert(offsetof(ControlBlock, selftest_results) == 14504);
+static_assert(offsetof(ControlBlock, add_queue) == 14480);
+static_assert(sizeof(AddQueue) == 32);
+static_assert(offsetof(AddQueue, slots) == 8);
+static_assert(offsetof(AddQueue, each) == 16);
+static_assert(offsetof(AddQueue, bell) == 24);
+static_assert(sizeof(AddSlot) == 64);
+static_assert(offsetof(AddSlot, copied) == 8);
+static_assert(offsetof(AddSlot, added) == 16);
+static_assert(offsetof(AddSlot, record) == 24);
+static_assert(offsetof(AddSlot, first) == 32);
+static_assert(offsetof(AddSlot, count) == 40);
+static_assert(offsetof(AddSlot, exponent) == 48);
+static_assert(offsetof(AddSlot, connected) == 52);
+static_assert(offsetof(ControlBlock, first_record) == 14512);
+static_assert(offsetof(ControlBlock, selftest_step) == 14520);
+static_assert(offsetof(ControlBlock, selftest_rounds) == 14524);
+static_assert(offsetof(ControlBlock, selftest_region) == 14528);
+static_assert(offsetof(ControlBlock, selftest_results) == 14536);
 static_assert(ControlBlock::kMostTried == 1024);
 
 static_assert(kStripeBytes == 65536 && kFirstRecordBytes == 65536 && kMostNameBytes == 255);

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/gpu_memory.h"
 
+#include <algorithm>
+#include <new>
+#include <utility>
+
 #include "base/element_type.h"
 #include "base/settings.h"
 #include "bootstrap/peer.h"
 #include "core/gpu_call.h"
 #include "core/operation.h"
 #include "core/remote_memory.h"
+#include "memory/add_slot.h"
 #include "transport/cuda/cuda.h"
 #include "transport/cuda/staged_add.h"
 #include "transport/cuda/staged_get.h"
@@ -26,6 +31,9 @@ void clear_stripes(const RemoteSlice &shadow) {
 }
 
 }  // namespace
+
+GpuMemory::GpuMemory(Job &job, RemoteMemory &remote_memory, Cuda &cuda)
+    : job_(job), remote_memory_(remote_memory), cuda_(cuda), add_by_owner_(setting_number(Setting::kAddByOwner) != 0) {}
 
 // ---- Allocation ----
 
@@ -187,6 +195,7 @@ void GpuMemory::attach(const std::vector<Shard *> &shards) {
             attach_slice(shard);
             register_memory(shard);
         }
+        add_by_owner(shards);
         send_regions(shards);
         drop_allocation(parts);
     } catch (...) {
@@ -230,6 +239,112 @@ void GpuMemory::open_bounce_buffers(const Shard &shard) {
         const StagedGets &staged_gets = cuda_.open_staged_gets(pool(StagedGets::kLeastSlots));
         register_pool(staged_gets.slots(), Access::Local, [&] { cuda_.close_staged_gets(); });
     }
+}
+
+// ---- Additions by owners ----
+
+bool GpuMemory::is_added_by_owners(const Shard &shard) const {
+    return add_by_owner_ && element_size(shard.description().gradient_type) == 2;
+}
+
+// The slots of an owner who has opened them, of all senders.
+std::span<AddSlot> GpuMemory::add_slots(int owner) {
+    const AddQueue &queue = job_.block(owner).add_queue;
+    return {reinterpret_cast<AddSlot *>(job_.peer(owner).arena->record(queue.slots)),
+            queue.each * job_.local_peers().size()};
+}
+
+size_t GpuMemory::first_add_slot(int owner, int sender) const {
+    const std::vector<int> &ranks = job_.local_peers();
+    const auto index = std::lower_bound(ranks.begin(), ranks.end(), sender) - ranks.begin();
+    return static_cast<size_t>(index) * job_.block(owner).add_queue.each;
+}
+
+// Opens the slots into which others copy gradients for this rank's GPU.
+void GpuMemory::open_owner_add() {
+    AddQueue &queue = job_.block(job_.rank()).add_queue;
+    Arena &arena = *job_.peer(job_.rank()).arena;
+    const uint64_t senders = job_.local_peers().size();
+    const auto most = static_cast<uint64_t>(setting_number(Setting::kStagingBytes)) / BouncePool::kBytes;
+    queue.each = std::max<uint64_t>(1, most / senders);
+    const uint64_t count = queue.each * senders;
+    queue.slots = arena.allocate_record(count * sizeof(AddSlot));
+    Cuda::Allocated memory{};
+    try {
+        new (arena.record(queue.slots)) AddSlot[count]();  // the record may have been another's
+        memory = cuda_.allocate(job_.rank(), count * BouncePool::kBytes, job_.deadline());
+        AddSlots slots{add_slots(job_.rank()), {}, memory.start, &queue.bell};
+        for (AddSlot &slot : slots.slots) {
+            slots.words.push_back(cuda_.pin(slot.added));
+        }
+        cuda_.owner_add().open_target(std::move(slots));
+    } catch (...) {
+        if (memory.number != 0) {
+            cuda_.unmap_region(job_.rank(), memory.number, job_.minibatch());
+        }
+        arena.free_record(queue.slots, count * sizeof(AddSlot));
+        throw;
+    }
+    queue.region = memory.number;
+}
+
+// Lets the GPUs of other ranks leave additions to these shards to this one. Before others know them, because they take what is
+// sent here in the minibatch of the registration.
+void GpuMemory::add_by_owner(const std::vector<Shard *> &shards) {
+    std::set<int> peers;
+    for (const Shard *shard : shards) {
+        for (uint64_t index = 0; index < shard->owners(); ++index) {
+            const int owner = shard->owner(index);
+            if (is_added_by_owners(*shard) && shard->own_numel() > 0 && job_.peer(owner).gpu_route.is_direct() &&
+                cuda_.is_other(job_.block(owner).gpu)) {
+                peers.insert(owner);
+            }
+        }
+    }
+    if (peers.empty()) {
+        return;
+    }
+    call_gpu(job_, cuda_.device(), [&] {
+        if (cuda_.owner_add().target() == nullptr) {
+            open_owner_add();
+        }
+        for (const Shard *shard : shards) {
+            if (is_added_by_owners(*shard) && shard->own_numel() > 0) {
+                cuda_.owner_add().target()->add_slice(shard->slice(shard->own_index()));
+            }
+        }
+        std::erase_if(peers, [this](int peer) {
+            const size_t first = first_add_slot(job_.rank(), peer);
+            return add_slots(job_.rank())[first].connected.load(std::memory_order_relaxed) != 0;
+        });
+        cuda_.send_region(job_.rank(), job_.block(job_.rank()).add_queue.region, job_.minibatch(), peers);
+    });
+}
+
+// Whether this rank's GPU can leave additions to the owner's, if it may; else the handle of the owner's slots is on its way.
+bool GpuMemory::connect_owner_add(const Shard &shard, int owner) {
+    AddQueue &queue = job_.block(owner).add_queue;
+    if (!is_added_by_owners(shard) || queue.region == 0 || !cuda_.is_other(job_.block(owner).gpu) ||
+        cuda_.owner_add().source_to(owner) != nullptr) {
+        return true;
+    }
+    std::byte *const memory = cuda_.map_region(owner, queue.region);
+    if (memory == nullptr) {
+        return false;
+    }
+    const size_t first = first_add_slot(owner, job_.rank());
+    AddSlots slots{add_slots(owner).subspan(first, queue.each), {}, memory + first * BouncePool::kBytes, &queue.bell};
+    try {
+        for (AddSlot &slot : slots.slots) {
+            slots.words.push_back(cuda_.pin(slot.copied));
+        }
+        slots.slots.front().connected.store(1, std::memory_order_relaxed);
+        cuda_.owner_add().connect(owner, std::move(slots));
+    } catch (...) {
+        cuda_.unmap_region(owner, queue.region, job_.minibatch());
+        throw;
+    }
+    return true;
 }
 
 void GpuMemory::attach_slice(Shard &shard) {
@@ -280,6 +395,9 @@ void GpuMemory::detach_slice(Shard &shard) {
     const Shard::Bases &mine = shard.bases(shard.own_index());
     if (mine.shadow != nullptr) {
         cuda_.unpin_pages(mine.shadow);
+    }
+    if (OwnerAddTarget *const target = cuda_.owner_add().target()) {
+        target->remove_slice(shard.record_offset());
     }
     cuda_.destroy_event(state->published);
     free_totals(*state);
@@ -335,8 +453,8 @@ std::optional<Shard::Bases> GpuMemory::map_region(const Shard &shard, int rank, 
     if (record.region == 0) {
         return shard.bases_of(record, nullptr, nullptr);
     }
-    std::byte *const start = cuda_.map_region(rank, record.region);
-    if (start == nullptr) {  // its descriptor is on its way
+    std::byte *const start = connect_owner_add(shard, rank) ? cuda_.map_region(rank, record.region) : nullptr;
+    if (start == nullptr) {  // a descriptor is on its way
         return std::nullopt;
     }
     return shard.bases_of(record, nullptr, start);

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <vector>
 
 namespace odc {
@@ -16,12 +17,12 @@ namespace odc {
 class Cuda;
 class Job;
 class RemoteMemory;
+struct AddSlot;
 struct GpuSliceState;
 
 class GpuMemory {
 public:
-    GpuMemory(Job &job, RemoteMemory &remote_memory, Cuda &cuda)
-        : job_(job), remote_memory_(remote_memory), cuda_(cuda) {}
+    GpuMemory(Job &job, RemoteMemory &remote_memory, Cuda &cuda);
 
     // As Engine's.
     void attach(const std::vector<Shard *> &shards);
@@ -38,6 +39,12 @@ private:
     std::vector<DeviceAllocation> allocate(const std::vector<Shard *> &shards);
     void drop_allocation(const std::vector<DeviceAllocation> &parts);
     void open_bounce_buffers(const Shard &shard);
+    bool is_added_by_owners(const Shard &shard) const;
+    void open_owner_add();
+    void add_by_owner(const std::vector<Shard *> &shards);
+    std::span<AddSlot> add_slots(int owner);
+    size_t first_add_slot(int owner, int sender) const;
+    bool connect_owner_add(const Shard &shard, int owner);
     void attach_slice(Shard &shard);
     void detach_slice(Shard &shard);
     void free_totals(const GpuSliceState &state);
@@ -49,6 +56,7 @@ private:
     Job &job_;
     RemoteMemory &remote_memory_;
     Cuda &cuda_;
+    const bool add_by_owner_;
     // By bytes: ranks of this host may still have them pinned, so they serve as shadows only.
     std::multimap<uint64_t, Allocation> kept_shadows_;
     std::set<int> takes_exact_sums_;  // ranks whose GPUs do, as the driver has said

@@ -50,6 +50,7 @@ GpuOperations::GpuOperations(Job &job, ShardDirectory &directory, RemoteMemory &
         call_gpu(job_, cuda_.device(), [this] {
             cuda_.progress_ipc();
             cuda_.device().check_health();
+            cuda_.owner_add().check();
         });
     };
     // Completes what this rank has gathered, and what it has published, which peers may still read.
@@ -65,7 +66,7 @@ GpuOperations::GpuOperations(Job &job, ShardDirectory &directory, RemoteMemory &
 // After a sync nothing is pending; after an error, or without a last sync, something may be.
 GpuOperations::~GpuOperations() {
     job_.set_hooks({});
-    cuda_.stop_gdr_add();  // the slices are unmapped soon
+    cuda_.stop_adding_for_others();  // the slices are unmapped soon
     if (!cuda_.drain(kDrainMs)) {
         leak();
     }
@@ -382,8 +383,8 @@ void GpuOperations::add(Operation &operation, Operation::ScatterAdd &addition, J
     try {
         for (uint64_t i = 1; i < shard.owners(); ++i) {
             const uint64_t index = (shard.own_index() + i) % shard.owners();
-            if (shard.slices().numel(index) > 0 && shard.is_staged(index)) {
-                add_by_staging_proxy(operation, index, wait);
+            if (shard.slices().numel(index) > 0 && (shard.is_staged(index) || owner_add_to(shard, index) != nullptr)) {
+                add_in_pieces(operation, index, wait);
             }
         }
     } catch (...) {
@@ -391,6 +392,12 @@ void GpuOperations::add(Operation &operation, Operation::ScatterAdd &addition, J
     }
     wait.end_effects();
     addition.added = true;
+}
+
+// NULL: this rank's GPU adds, or a host.
+OwnerAddSource *GpuOperations::owner_add_to(const Shard &shard, uint64_t index) {
+    const bool halves = element_size(shard.description().gradient_type) == 2;
+    return halves && !shard.is_staged(index) ? cuda_.owner_add().source_to(shard.owner(index)) : nullptr;
 }
 
 int GpuOperations::exponent_for_sums_of(const Shard &shard) const {
@@ -404,7 +411,7 @@ void GpuOperations::add_directly(Operation &operation) {
     auto scope = AddScope::OwnGpu;
     for (uint64_t i = 0; i < shard.owners(); ++i) {
         const uint64_t index = (shard.own_index() + i) % shard.owners();
-        if (shard.slices().numel(index) > 0 && !shard.is_staged(index)) {
+        if (shard.slices().numel(index) > 0 && !shard.is_staged(index) && owner_add_to(shard, index) == nullptr) {
             if (cuda_.is_other(job_.block(shard.owner(index)).gpu)) {
                 scope = AddScope::SeveralGpus;
             }
@@ -456,15 +463,16 @@ void GpuOperations::await_gets() {
     wait_for_staging(wait, [this] { return !cuda_.awaited_get_owner(); });
 }
 
-// Stages the part piece by piece. While no bounce buffer is free, the host waits for the GPU.
-void GpuOperations::add_by_staging_proxy(Operation &operation, uint64_t index, Job::Wait &wait) {
+// While no slot is free, the host waits for the GPUs.
+void GpuOperations::add_in_pieces(Operation &operation, uint64_t index, Job::Wait &wait) {
     const Shard &shard = *operation.shard;
-    RemoteSlice to = shard.host_slice(index);
+    OwnerAddSource *const source = owner_add_to(shard, index);
+    RemoteSlice to = source != nullptr ? shard.slice(index) : shard.host_slice(index);
     to.exponent = exponent_for_sums_of(shard);
     const uint64_t stripes = stripe_count(to);
     const int owner = shard.owner(index);
     Endpoint *const endpoint = job_.on_this_host(owner) ? nullptr : &job_.endpoint_to(owner);
-    StagingProxy::Addition part{to, endpoint, operation.gradient(index), 0, generation()};
+    StagedAddition part{to, endpoint, operation.gradient(index), 0, generation()};
     wait.describe([&, this] {
         return formatted("no bounce buffer is free for gradients of shard \"{}\" to {}: {}", shard.name(),
                          job_.who(owner), unfinished_work());
@@ -473,7 +481,10 @@ void GpuOperations::add_by_staging_proxy(Operation &operation, uint64_t index, J
         const uint64_t work =
             cuda_.pending_work().begin(shard.record_offset(), description_of(Call::ScatterAdd, shard));
         enqueue(job_, cuda_.device(), Call::ScatterAdd, [&] {
-            if (const uint64_t staged = cuda_.staging_proxy_to(endpoint).stage(part, stream_of(operation))) {
+            const cuda::Stream stream = stream_of(operation);
+            const uint64_t staged =
+                source != nullptr ? source->stage(part, stream) : cuda_.staging_proxy_to(endpoint).stage(part, stream);
+            if (staged > 0) {
                 part.stripe += staged;
                 wait.begin_effects();
             }

@@ -10,6 +10,7 @@
 
 namespace odc {
 
+class OwnerAddSource;
 class RemoteMemory;
 class ShardDirectory;
 struct Counters;
@@ -61,7 +62,8 @@ private:
     void finish_addition(Operation &operation, Operation::ScatterAdd &addition);
     void add(Operation &operation, Operation::ScatterAdd &addition, Job::Wait &wait);
     void add_directly(Operation &operation);
-    void add_by_staging_proxy(Operation &operation, uint64_t index, Job::Wait &wait);
+    OwnerAddSource *owner_add_to(const Shard &shard, uint64_t index);
+    void add_in_pieces(Operation &operation, uint64_t index, Job::Wait &wait);
     void wait_for_staging(Job::Wait &wait, const std::function<bool()> &ready);
     void check_staging();
     void await_gets();

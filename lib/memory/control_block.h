@@ -104,6 +104,14 @@ enum class SelftestResult : uint8_t { Unusable, SumsLost, Good };
 // How far a rank is in the P2P self-test (p2p_selftest.h).
 enum class SelftestStep : uint32_t { None, Opened, Read, Added, Judged };
 
+// Where ranks of this host copy gradients for this rank's GPU to add (add_slot.h): as many slots for each of them, in their order.
+struct AddQueue {
+    uint64_t region;  // of GPU memory; 0: there is none
+    uint64_t slots;   // offset of the first AddSlot in the arena
+    uint64_t each;    // slots of a sender
+    Doorbell bell;    // rung after gradients were staged
+};
+
 struct ControlBlock {
     // Constant once the arena is passed to peers.
     int32_t rank;
@@ -146,6 +154,8 @@ struct ControlBlock {
     std::atomic<uint64_t> left_minibatch;
     int32_t error_status;
     char error_text[2044];
+
+    AddQueue add_queue;  // constant once this rank has registered a shard for which it is needed
 
     std::atomic<uint64_t> first_record;  // offset of the first shard record; 0: none yet
 

@@ -8,6 +8,7 @@
 #include "memory/control_block.h"
 #include "transport/cuda/add_kernel.h"
 #include "transport/cuda/ipc_channel.h"
+#include "transport/cuda/owner_add.h"
 #include "transport/cuda/peer_access.h"
 #include "transport/cuda/pending_work.h"
 #include "transport/cuda/vmm_memory.h"
@@ -147,19 +148,21 @@ public:
         return endpoint != nullptr && gdr_staging_proxy_ ? *gdr_staging_proxy_ : *staging_proxy_;
     }
     StagedGets &staged_gets() { return *staged_gets_; }
+    // Between GPUs of this host.
+    OwnerAdd &owner_add() { return owner_add_; }
     // Of gets from other hosts, see StagedGets.
     std::optional<int> awaited_get_owner();
     std::optional<int> failed_get_owner();
-    // The same, or else the owner of the oldest pending addition to another host; none if there is none.
+    // The same, or else an owner whose host or GPU has gradients that it has not added yet; none if there is none.
     std::optional<int> awaited_owner();
-    // What a staging proxy could not add; none if there is nothing.
+    // What a staging proxy, or this GPU for others, could not add; none if there is nothing.
     std::optional<Error> staging_error();
     bool is_idle();
     // How often all bounce buffers of one kind were in use.
     uint64_t times_full() const;
 
-    // Starts no further additions of other hosts.
-    void stop_gdr_add();
+    // Starts no further additions of other ranks.
+    void stop_adding_for_others();
     // Stops this rank's pending additions; returns whether all enqueued work is done within `ms`. Only then may this be
     // destroyed.
     bool drain(int64_t ms);
@@ -204,6 +207,7 @@ private:
     std::unique_ptr<StagingProxy> gdr_staging_proxy_;
     std::unique_ptr<StagedGets> staged_gets_;
     std::unique_ptr<GdrAdd> gdr_add_;
+    OwnerAdd owner_add_;
 };
 
 }  // namespace odc

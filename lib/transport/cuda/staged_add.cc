@@ -43,31 +43,15 @@ void StagingProxy::stop() {
     thread_.join();
 }
 
-namespace {
-
-// The elements of an addition's next `stripes` stripes in its gradient.
-struct Elements {
-    Elements(const StagingProxy::Addition &addition, uint64_t stripes)
-        : first(addition.stripe * stripe_elements(addition.to)),
-          count(std::min(stripes * stripe_elements(addition.to), addition.to.numel - first)) {}
-    uint64_t first;
-    uint64_t count;
-};
-
-}  // namespace
-
-uint64_t StagingProxy::stage(const Addition &addition, cuda::Stream stream) {
-    const int32_t type = addition.to.gradient_type;
-    const uint64_t most = BouncePool::kBytes / (stripe_elements(addition.to) * element_size(type));
-    const uint64_t left = stripe_count(addition.to) - addition.stripe;
-    const uint64_t stripes = std::min(most, left);
-    const Elements elements(addition, stripes);
+uint64_t StagingProxy::stage(const StagedAddition &addition, cuda::Stream stream) {
+    const uint64_t stripes = addition.stripes();
+    const PieceElements elements(addition, stripes);
     const std::optional<size_t> slot = slots_->take(0);
     if (!slot) {
         return 0;
     }
-    const auto from = reinterpret_cast<cuda::Address>(addition.from + elements.first * element_size(type));
-    device_.check(driver().cuMemcpyAsync(slots_->address(*slot), from, elements.count * element_size(type), stream),
+    device_.check(driver().cuMemcpyAsync(slots_->address(*slot), reinterpret_cast<cuda::Address>(elements.from),
+                                         elements.bytes, stream),
                   "cuMemcpyAsync");
     slots_->signal(*slot, stream);
     const std::lock_guard lock(mutex_);
@@ -99,7 +83,7 @@ std::optional<Error> StagingProxy::error() {
 }
 
 bool StagingProxy::add(const Piece &piece) {
-    const Addition &addition = piece.addition;
+    const StagedAddition &addition = piece.addition;
     const uint64_t bytes = stripe_elements(addition.to) * element_size(addition.to.gradient_type);
     const std::byte *from = slots_->start(piece.slot);
     Stop stop(stopping_);
@@ -119,8 +103,8 @@ bool StagingProxy::add(const Piece &piece) {
 }
 
 std::shared_ptr<Request> StagingProxy::send(const Piece &piece) {
-    const Addition &addition = piece.addition;
-    const Elements elements(addition, piece.stripes);
+    const StagedAddition &addition = piece.addition;
+    const PieceElements elements(addition, piece.stripes);
     Stop stop(stopping_);
     return addition.endpoint->start_add(part_of(addition.to, elements.first, elements.count), slots_->start(piece.slot),
                                         addition.generation, stop);

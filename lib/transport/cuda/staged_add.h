@@ -5,6 +5,7 @@
 #pragma once
 
 #include "transport/cuda/bounce_pool.h"
+#include "transport/cuda/staged_addition.h"
 #include "transport/transport.h"
 
 #include <condition_variable>
@@ -27,17 +28,9 @@ public:
     StagingProxy(const StagingProxy &) = delete;
     StagingProxy &operator=(const StagingProxy &) = delete;
 
-    // An addition to one slice, from stripe `stripe` on.
-    struct Addition {
-        RemoteSlice to;
-        Endpoint *endpoint;     // of the owner's host; NULL: this host, where `to` is mapped
-        const std::byte *from;  // the gradients of the whole slice, in GPU memory
-        uint64_t stripe;
-        uint64_t generation;  // the current minibatch plus one
-    };
     // Enqueues the copy of as many stripes as fit into a slot and leaves adding them to the thread. Returns their number; 0
     // if no slot is free. The caller has a CudaDevice::Scope.
-    uint64_t stage(const Addition &addition, cuda::Stream stream);
+    uint64_t stage(const StagedAddition &addition, cuda::Stream stream);
     const BouncePool &slots() const { return *slots_; }
     bool is_idle();
     // The owner of the oldest pending addition to another host; none if there is none.
@@ -52,7 +45,7 @@ public:
 private:
     struct Piece {
         size_t slot;
-        Addition addition;
+        StagedAddition addition;
         uint64_t stripes;
     };
     struct Pending {
