@@ -13,6 +13,7 @@
 #include "core/remote_memory.h"
 #include "memory/add_slot.h"
 #include "transport/cuda/cuda.h"
+#include "transport/cuda/owner_add.h"
 #include "transport/cuda/staged_add.h"
 #include "transport/cuda/staged_get.h"
 #include "transport/fabric/types.h"

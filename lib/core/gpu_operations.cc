@@ -14,7 +14,9 @@
 #include "core/shard_directory.h"
 #include "core/wait.h"
 #include "transport/cuda/cuda.h"
+#include "transport/cuda/owner_add.h"
 #include "transport/cuda/staged_add.h"
+#include "transport/cuda/staged_addition.h"
 #include "transport/cuda/staged_get.h"
 #include "transport/shm/stripe_lock.h"
 

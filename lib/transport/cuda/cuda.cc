@@ -9,6 +9,7 @@
 #include "base/deadline.h"
 #include "base/settings.h"
 #include "transport/cuda/gdr_add.h"
+#include "transport/cuda/owner_add.h"
 #include "transport/cuda/staged_add.h"
 #include "transport/cuda/staged_get.h"
 
@@ -20,7 +21,7 @@ using cuda::Result;
 Cuda::Cuda(const std::string &device)
     : device_(device), add_kernel_(device_), pending_work_(device_),
       copy_batches_(driver().cuMemcpyBatchAsync != nullptr && setting_number(Setting::kCopyBatches) != 0),
-      owner_add_(device_, add_kernel_) {}
+      owner_add_(std::make_unique<OwnerAdd>(device_, add_kernel_)) {}
 
 Cuda::~Cuda() {
     const CudaDevice::Scope scope(device_);
@@ -125,13 +126,13 @@ uint64_t Cuda::times_full() const {
         times += staging_proxy.slots().times_full();
         return true;
     });
-    times += owner_add_.times_full();
+    times += owner_add_->times_full();
     times += staged_gets_ ? staged_gets_->slots().times_full() : 0;
     return times + (gdr_add_ ? gdr_add_->slots().times_full() : 0);
 }
 
 bool Cuda::is_idle() {
-    return pending_work_.all_done() && owner_add_.is_idle() &&
+    return pending_work_.all_done() && owner_add_->is_idle() &&
            all_staging_proxies([](StagingProxy &staging_proxy) { return staging_proxy.is_idle(); }) &&
            (!staged_gets_ || staged_gets_->is_idle());
 }
@@ -145,7 +146,7 @@ std::optional<int> Cuda::awaited_owner() {
             return owner;
         }
     }
-    return owner_add_.awaited_owner();
+    return owner_add_->awaited_owner();
 }
 
 std::optional<int> Cuda::awaited_get_owner() { return staged_gets_ ? staged_gets_->awaited_owner() : std::nullopt; }
@@ -158,7 +159,7 @@ std::optional<Error> Cuda::staging_error() {
             return error;
         }
     }
-    return owner_add_.error();
+    return owner_add_->error();
 }
 
 GpuIdentity Cuda::identity() const {
@@ -443,7 +444,7 @@ void Cuda::convert_exact_sums(const RemoteSlice &slice, const PinnedMemory &to, 
 }
 
 void Cuda::stop_adding_for_others() {
-    owner_add_.stop();
+    owner_add_->stop();
     if (gdr_add_) {
         gdr_add_->stop();
     }
@@ -456,7 +457,7 @@ bool Cuda::drain(int64_t ms) {
         }
     }
     const auto is_done = [this] {
-        return device_.free_parked() && pending_work_.all_done() && owner_add_.is_drained() &&
+        return device_.free_parked() && pending_work_.all_done() && owner_add_->is_drained() &&
                all_staging_proxies([](StagingProxy &staging_proxy) { return staging_proxy.is_drained(); }) &&
                (!staged_gets_ || staged_gets_->is_idle()) && (!gdr_add_ || gdr_add_->is_idle());
     };

@@ -8,7 +8,6 @@
 #include "memory/control_block.h"
 #include "transport/cuda/add_kernel.h"
 #include "transport/cuda/ipc_channel.h"
-#include "transport/cuda/owner_add.h"
 #include "transport/cuda/peer_access.h"
 #include "transport/cuda/pending_work.h"
 #include "transport/cuda/vmm_memory.h"
@@ -25,6 +24,7 @@ namespace odc {
 class BouncePool;
 class Endpoint;
 class GdrAdd;
+class OwnerAdd;
 class StagedGets;
 class StagingProxy;
 
@@ -149,7 +149,7 @@ public:
     }
     StagedGets &staged_gets() { return *staged_gets_; }
     // Between GPUs of this host.
-    OwnerAdd &owner_add() { return owner_add_; }
+    OwnerAdd &owner_add() { return *owner_add_; }
     // Of gets from other hosts, see StagedGets.
     std::optional<int> awaited_get_owner();
     std::optional<int> failed_get_owner();
@@ -207,7 +207,7 @@ private:
     std::unique_ptr<StagingProxy> gdr_staging_proxy_;
     std::unique_ptr<StagedGets> staged_gets_;
     std::unique_ptr<GdrAdd> gdr_add_;
-    OwnerAdd owner_add_;
+    std::unique_ptr<OwnerAdd> owner_add_;
 };
 
 }  // namespace odc

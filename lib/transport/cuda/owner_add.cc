@@ -2,12 +2,13 @@
 #include "transport/cuda/owner_add.h"
 
 #include <algorithm>
-#include <memory>
 #include <utility>
 
 #include "base/deadline.h"
 #include "base/futex.h"
 #include "base/thread.h"
+#include "transport/cuda/add_kernel.h"
+#include "transport/cuda/staged_addition.h"
 
 namespace odc {
 

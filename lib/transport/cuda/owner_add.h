@@ -6,13 +6,13 @@
 #pragma once
 
 #include "memory/add_slot.h"
-#include "transport/cuda/add_kernel.h"
-#include "transport/cuda/pinned_memory.h"
-#include "transport/cuda/staged_addition.h"
+#include "transport/cuda/device.h"
+#include "transport/transport.h"
 
 #include <atomic>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -20,6 +20,9 @@
 #include <vector>
 
 namespace odc {
+
+class AddKernel;
+struct StagedAddition;
 
 // The slots of one sender or of all, each of BouncePool::kBytes.
 struct AddSlots {
