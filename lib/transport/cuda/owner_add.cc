@@ -221,7 +221,7 @@ std::optional<int> OwnerAdd::awaited_owner() const {
 
 void OwnerAdd::check() const {
     if (const std::optional<Error> why = error()) {
-        throw *why;
+        throw Error(*why);
     }
 }
 
