@@ -62,7 +62,8 @@ contains "$out" "0 to 1  shm: the same host; not pipe: shm is faster; fabric: ne
 expect 0 env ODC_TRANSPORTS=pipe "$odc" bench gather --bytes 64KiB --pairs 1 --sample-ms 1 --json
 contains "$out" '"limit_gbps"' # beside a bare copy, as inside a host
 expect 0 env ODC_SOURCE_DIR="$tree" "$build/tests/unit/route_test"
-contract "$(paste -sd '|' "$work/contract")" || fail "$(tail -n 60 "$work/ctest.log")"
+failed_output='/ Test +#.*\*\*\*/ {inside = 1} /^ *Start |Passed/ {inside = 0} inside'
+contract "$(paste -sd '|' "$work/contract")" || fail "$(awk "$failed_output" "$work/ctest.log")"
 tail -n 4 "$work/ctest.log"
 
 # ---- a transport that is wrong ----
