@@ -104,8 +104,8 @@ ODC_MEMBERS(ReadyInfo, (magic, rank, unused), 8, 4, 4);
 ODC_MEMBERS(NicAddress, (name, address, speed, providers, staged, family, prefix, kind, distance), 36, 16, 4, 2, 2, 1,
             1, 1, 1);
 ODC_MEMBERS(ReleasedMessage, (record), 8);
-ODC_MEMBERS(PublishedMessage, (record, minibatch, vote, unused), 8, 8, 4, 4);
-ODC_MEMBERS(AllPublishedMessage, (minibatch), 8);
+ODC_MEMBERS(PublishedMessage, (record, minibatch, reductions, vote, unused), 8, 8, 8, 4, 4);
+ODC_MEMBERS(AllPublishedMessage, (minibatch, reductions), 8, 8);
 ODC_MEMBERS(LeftMessage, (minibatch), 8);
 ODC_MEMBERS(HeartbeatMessage, (ping, pong, known), 8, 8, 8);
 ODC_MEMBERS(DeadMessage, (rank, ending), 4, 4);
@@ -350,13 +350,13 @@ static_assert(offsetof(ReadyInfo, unused) == 12);
 
 // A message's kind is its index. What is written field by field: the bytes are in tests/unit/control_message_test.cc.
 static_assert(
-    std::is_same_v<ControlMessage, std::variant<RegisteredMessage, ReleasedMessage, PublishedMessage, ArrivedMessage,
-                                                ReducedMessage, LeftMessage, FailedMessage, HeartbeatMessage,
-                                                AddMessage, AppliedMessage, GoodbyeMessage, AckMessage,
-                                                AllPublishedMessage, DeadMessage, ClaimMessage, ClaimedMessage>>);
+    std::is_same_v<ControlMessage,
+                   std::variant<RegisteredMessage, ReleasedMessage, PublishedMessage, ArrivedMessage, LeftMessage,
+                                FailedMessage, HeartbeatMessage, AddMessage, AppliedMessage, GoodbyeMessage, AckMessage,
+                                AllPublishedMessage, DeadMessage, ClaimMessage, ClaimedMessage>>);
 static_assert(sizeof(ReleasedMessage) == 8);
-static_assert(sizeof(PublishedMessage) == 24);
-static_assert(sizeof(AllPublishedMessage) == 8);
+static_assert(sizeof(PublishedMessage) == 32);
+static_assert(sizeof(AllPublishedMessage) == 16);
 static_assert(sizeof(LeftMessage) == 8);
 static_assert(sizeof(HeartbeatMessage) == 24);
 static_assert(sizeof(DeadMessage) == 8);
@@ -365,7 +365,9 @@ static_assert(sizeof(AppliedMessage) == 16);
 static_assert(sizeof(ClaimMessage) == 24);
 static_assert(sizeof(ClaimedMessage) == 24);
 static_assert(offsetof(PublishedMessage, minibatch) == 8);
-static_assert(offsetof(PublishedMessage, vote) == 16);
+static_assert(offsetof(PublishedMessage, reductions) == 16);
+static_assert(offsetof(PublishedMessage, vote) == 24);
+static_assert(offsetof(AllPublishedMessage, reductions) == 8);
 static_assert(offsetof(HeartbeatMessage, pong) == 8);
 static_assert(offsetof(HeartbeatMessage, known) == 16);
 static_assert(offsetof(DeadMessage, ending) == 4);

@@ -291,7 +291,7 @@ void Context::tell_all_published(const std::vector<Shard *> &published) {
     // "All are published" does not hold of shards on a device, whose streams may not have come to a publish, and has no votes.
     const auto is_told_alone = [](const auto &one) { return one.second->on_device() || one.second->is_exact(); };
     if (std::none_of(shards_.begin(), shards_.end(), is_told_alone)) {
-        job_.channel().tell(AllPublishedMessage{minibatch()});
+        job_.channel().tell(AllPublishedMessage{minibatch(), reductions_});
         return;
     }
     for (Shard *shard : published) {

@@ -80,6 +80,10 @@ private:
 
     void finish_started();
     void arrive(const double *values, size_t count, int32_t op);
+    // The number of the collective call that this rank makes or makes next: syncs and reductions are counted together.
+    uint64_t collective() const { return minibatch() + reductions_; }
+    void begin_collective();
+    void tell_arrival(Call call, const Contribution &brought, int64_t at_ns, double speed);
     template <class HasCome>
     void await_host(HostTree &tree, uint64_t number, Job::Wait &wait, const HasCome &has_come);
     template <class HasCome>

@@ -30,19 +30,17 @@ void ControlChannel::tell_registered(const RegisteredMessage &message) {
     ++broadcasts_;
 }
 
-void ControlChannel::arrive(uint64_t minibatch, const Arrival &own, int64_t at_ns) {
-    fabric_->arrive(minibatch, own, at_ns);
-}
+void ControlChannel::arrive(uint64_t number, const Arrival &own, int64_t at_ns) { fabric_->arrive(number, own, at_ns); }
 
-void ControlChannel::pass_on_arrivals(uint64_t minibatch) {
+void ControlChannel::pass_on_arrivals(uint64_t number) {
     if (fabric_ != nullptr) {
-        fabric_->pass_on_arrivals(minibatch);
+        fabric_->pass_on_arrivals(number);
     }
 }
 
-void ControlChannel::finish_arrivals(uint64_t minibatch) {
+void ControlChannel::finish_arrivals(uint64_t number) {
     if (fabric_ != nullptr) {
-        fabric_->finish_arrivals(minibatch);
+        fabric_->finish_arrivals(number);
     }
 }
 

@@ -29,9 +29,9 @@ public:
     // Tells each rank of another host of a shard, and where it can read the slice. There must be such ranks.
     void tell_registered(const RegisteredMessage &message);
     // As in Fabric. For the first there must be such ranks.
-    void arrive(uint64_t minibatch, const Arrival &own, int64_t at_ns);
-    void pass_on_arrivals(uint64_t minibatch);
-    void finish_arrivals(uint64_t minibatch);
+    void arrive(uint64_t number, const Arrival &own, int64_t at_ns);
+    void pass_on_arrivals(uint64_t number);
+    void finish_arrivals(uint64_t number);
     uint64_t broadcasts() const { return broadcasts_; }
     void leave(const LeftMessage &message);
     // Asks rank 0, which is on another host, for one of `count` items.

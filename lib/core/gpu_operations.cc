@@ -175,7 +175,7 @@ void GpuOperations::tell_published(Shard &shard) {
     if (!has_remote_owner(job_, shard)) {
         return;
     }
-    const PublishedMessage message{shard.record_offset(), job_.minibatch(), shard.exact.vote.word(), 0};
+    const PublishedMessage message = published_message(job_, shard);
     if (slice_state_of(shard) != nullptr) {
         job_.channel().tell_when(shard.record().published, generation(), message, shard.description().ranks);
     } else {

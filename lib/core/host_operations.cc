@@ -187,8 +187,7 @@ void HostOperations::publish(Shard &shard, void *) {
 
 void HostOperations::tell_published(Shard &shard) {
     if (has_remote_owner(job_, shard)) {
-        job_.channel().tell(PublishedMessage{shard.record_offset(), job_.minibatch(), shard.exact.vote.word(), 0},
-                            shard.description().ranks);
+        job_.channel().tell(published_message(job_, shard), shard.description().ranks);
     }
 }
 

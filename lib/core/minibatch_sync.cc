@@ -118,9 +118,7 @@ void Context::finish_started() {
 }
 
 void Context::arrive(const double *values, size_t count, int32_t op) {
-    if (minibatch() > 0) {
-        job_.channel().finish_arrivals(minibatch() - 1);
-    }
+    begin_collective();
     ControlBlock &mine = job_.mine();
     Contribution &brought = mine.synced[minibatch() % 2];
     write(brought, values, count, op);
@@ -129,19 +127,32 @@ void Context::arrive(const double *values, size_t count, int32_t op) {
     const double speed = speed_.end(now, counters_.wait_ns());
     arrivals_.at_ns(job_.rank(), minibatch()).store(now, std::memory_order_relaxed);
     arrivals_.set_speed(job_.rank(), minibatch(), speed);
-    const uint64_t broadcasts = job_.channel().broadcasts();
-    mine.broadcasts[minibatch() % 2] = broadcasts;
     // Releases this rank's additions, and its last reads, to everybody; so does joining.
     mine.arrived.store(minibatch() + 1, std::memory_order_release);
     sync_tree_.join(minibatch());
     ring(mine);
+    tell_arrival(Call::Sync, brought, now, speed);
+}
+
+// Before this rank's block says that it has arrived.
+void Context::begin_collective() {
+    const uint64_t number = collective();
+    if (number > 0) {
+        job_.channel().finish_arrivals(number - 1);
+    }
+    job_.mine().broadcasts[number % 2] = job_.channel().broadcasts();
+}
+
+void Context::tell_arrival(Call call, const Contribution &brought, int64_t at_ns, double speed) {
     if (!job_.channel().has_others()) {
         return;  // before the values are copied
     }
     try {
-        job_.channel().arrive(minibatch(), {job_.rank(), broadcasts, 0, speed, brought}, now);
+        const uint64_t number = collective();
+        const uint64_t broadcasts = job_.mine().broadcasts[number % 2];
+        job_.channel().arrive(number, {job_.rank(), call, broadcasts, 0, speed, brought}, at_ns);
     } catch (...) {
-        job_.fail_halfway(Call::Sync);
+        job_.fail_halfway(call);
     }
 }
 
@@ -159,6 +170,9 @@ void Context::await_host(HostTree &tree, uint64_t number, Job::Wait &wait, const
 
 template <class HasCome>
 void Context::await_other_hosts(Job::Wait &wait, const HasCome &has_come) {
+    if (job_.local_peers().size() > 1) {
+        job_.channel().pass_on_arrivals(collective());
+    }
     for (int rank = 0; rank < job_.size(); ++rank) {
         if (!job_.on_this_host(rank)) {
             wait.until(rank, [&] { return has_come(rank); });
@@ -183,9 +197,6 @@ void Context::await_arrivals() {
         return missing;
     });
     await_host(sync_tree_, minibatch(), wait, has_arrived);
-    if (job_.local_peers().size() > 1) {
-        job_.channel().pass_on_arrivals(minibatch());
-    }
     await_other_hosts(wait, has_arrived);
     if (job_.channel().has_others()) {
         await_votes(wait);
@@ -288,15 +299,13 @@ void Context::all_reduce(double *values, size_t count, int32_t op) {
     const Job::CallScope scope(job_, Call::AllReduce);
     // Written already if the call before this was interrupted.
     if (mine.reductions.load(std::memory_order_relaxed) == reductions_) {
-        write(mine.reduced[reductions_ % 2], values, count, op);
+        begin_collective();
+        Contribution &brought = mine.reduced[reductions_ % 2];
+        write(brought, values, count, op);
         mine.reductions.store(reductions_ + 1, std::memory_order_release);
         reduction_tree_.join(reductions_);
         ring(mine);
-        try {
-            job_.channel().tell(ReducedMessage{reductions_, mine.reduced[reductions_ % 2]});
-        } catch (...) {
-            job_.fail_halfway(Call::AllReduce);
-        }
+        tell_arrival(Call::AllReduce, brought, now_ns(), 0);
     } else {
         check_same("odc_all_reduce", mine.reduced[reductions_ % 2], values, count, op);
     }

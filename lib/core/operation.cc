@@ -22,6 +22,11 @@ std::string Operation::in_flight_text(const Job &job, int owner) const {
                      job.what(owner));
 }
 
+PublishedMessage published_message(const Job &job, const Shard &shard) {
+    return {shard.record_offset(), job.minibatch(), job.mine().reductions.load(std::memory_order_relaxed),
+            shard.exact.vote.word(), 0};
+}
+
 bool has_remote_owner(const Job &job, const Shard &shard) {
     for (uint64_t index = 0; index < shard.owners(); ++index) {
         if (!job.on_this_host(shard.owner(index))) {

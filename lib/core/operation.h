@@ -100,5 +100,7 @@ public:
 
 // Whether a rank of another host lists the shard.
 bool has_remote_owner(const Job &job, const Shard &shard);
+// What such an owner is told once this rank's slice is published.
+PublishedMessage published_message(const Job &job, const Shard &shard);
 
 }  // namespace odc

@@ -65,8 +65,8 @@ struct Doorbell {
 };
 
 // The values of a rank in a sync or a reduction, or those of several ranks combined. Peers read a rank's values once its
-// `arrived` or `reductions` has reached their own. Two alternate, as a rank can be one reduction ahead of another, not
-// two.
+// `arrived` or `reductions` has reached their own. Two alternate, as a rank can be one collective call (a sync or a reduction) ahead
+// of another, not two.
 struct Contribution {
     uint32_t count;
     int32_t op;
@@ -129,7 +129,7 @@ struct ControlBlock {
     std::atomic<uint64_t> reductions;          // odc_all_reduce calls begun
     Contribution reduced[2];                   // by call parity
     Contribution synced[2];                    // values reduced by the sync, by minibatch parity
-    uint64_t broadcasts[2];                    // to other hosts before it arrived (is_broadcast), by minibatch parity
+    uint64_t broadcasts[2];  // to other hosts before a collective call (is_broadcast), by parity of the calls together
     // When ranks arrived (monotonic clock), by minibatch parity. Every rank reads all of them in every sync, so the times of
     // the 16 ranks of a lowest-level node share cache lines, in the block of the node's first rank.
     alignas(64) std::atomic<int64_t> arrived_at_ns[2][kTreeFan];

@@ -204,9 +204,9 @@ static void count_packets(odc_context *context, uint64_t before, uint64_t peers,
     *least = took < *least ? took : *least;
 }
 
-/* Messages between hosts that a rank sends in a sync: it tells, of log2(hosts) hosts, the ranks of its own index there, and those
- * of higher indices that its host has no rank for. Ranks are dealt out to hosts one by one (hosts.h). */
-static uint64_t messages_of_a_sync(int rank, int ranks, int hosts) {
+/* Messages between hosts that a rank sends in a sync or a reduction: it tells, of log2(hosts) hosts, the ranks of its own index
+ * there, and those of higher indices that its host has no rank for. Ranks are dealt out to hosts one by one (hosts.h). */
+static uint64_t messages_of_a_call(int rank, int ranks, int hosts) {
     int index = rank / hosts;
     int here = ranks / hosts + (rank % hosts < ranks % hosts);
     uint64_t messages = 0;
@@ -225,31 +225,40 @@ static void sends_few_packets(odc_context *context, void *arg) {
     atomic_int *arrived = arg;
     int hosts = several_hosts() ? atoi(getenv("ODC_TEST_HOSTS")) : 1;
     hosts = hosts < odc_size(context) ? hosts : odc_size(context);
+    uint64_t of_reduction = UINT64_MAX;
     uint64_t of_publish = UINT64_MAX;
     uint64_t of_sync = UINT64_MAX;
     uint64_t peers = 0; /* on other hosts */
     for (int rank = 0; rank < odc_size(context); ++rank) {
         peers += rank % hosts != odc_rank(context) % hosts;
     }
-    uint64_t told = messages_of_a_sync(odc_rank(context), odc_size(context), hosts);
+    uint64_t told = messages_of_a_call(odc_rank(context), odc_size(context), hosts);
     tensor t = make_tensor(context, "layer", 1000, ODC_F32, ODC_F32);
-    for (int i = 1; i <= TRIES; ++i) {
+    double value = 1;
+    for (int i = 0; i < TRIES; ++i) {
         uint64_t before = stats_of(context).packets_sent;
+        CHECK_OK(odc_all_reduce(context, &value, 1, ODC_MAX));
+        count_packets(context, before, told, &of_reduction);
+        raise_flag(arrived);
+        await_flag(arrived, (2 * i + 1) * odc_size(context));
+        before = stats_of(context).packets_sent;
         CHECK_OK(odc_publish(t.shard, NULL));
         count_packets(context, before, peers, &of_publish);
         raise_flag(arrived);
-        await_flag(arrived, i * odc_size(context));
+        await_flag(arrived, (2 * i + 2) * odc_size(context));
         before = stats_of(context).packets_sent;
         CHECK_OK(odc_minibatch_sync(context));
         count_packets(context, before, told, &of_sync);
     }
-    printf("rank %d of %d on %d hosts: %llu packets a publish, %llu a sync\n", odc_rank(context), odc_size(context),
-           hosts, (unsigned long long)of_publish, (unsigned long long)of_sync);
+    printf("rank %d of %d on %d hosts: %llu packets a reduction, %llu a publish, %llu a sync\n", odc_rank(context),
+           odc_size(context), hosts, (unsigned long long)of_reduction, (unsigned long long)of_publish,
+           (unsigned long long)of_sync);
+    CHECK_EQUAL(of_reduction, told);
     CHECK_EQUAL(of_publish, peers);
     CHECK_EQUAL(of_sync, told);
 }
 
-static void a_publish_takes_a_packet_for_each_remote_peer_and_a_sync_one_for_each_doubling_of_hosts(void **state) {
+static void a_collective_call_takes_a_packet_for_each_doubling_of_hosts_a_publish_one_for_each_peer(void **state) {
     (void)state;
     for (int ranks = 3; ranks <= 9; ranks += 3) {
         run_ranks(ranks, sends_few_packets, share(sizeof(atomic_int)));
@@ -263,7 +272,7 @@ int main(void) {
         cmocka_unit_test(waits_in_sync_name_the_straggler),
         cmocka_unit_test(waits_in_a_reduction_count_as_waits_for_the_last),
         cmocka_unit_test(waits_for_locks_are_counted),
-        cmocka_unit_test(a_publish_takes_a_packet_for_each_remote_peer_and_a_sync_one_for_each_doubling_of_hosts),
+        cmocka_unit_test(a_collective_call_takes_a_packet_for_each_doubling_of_hosts_a_publish_one_for_each_peer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

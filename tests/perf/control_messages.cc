@@ -59,7 +59,7 @@ void register_control_messages() {
     const struct {
         const char *name;
         odc::ControlMessage message;
-    } messages[] = {{"published", odc::PublishedMessage{4096, 7, 0, 0}},
+    } messages[] = {{"published", odc::PublishedMessage{4096, 7, 0, 0, 0}},
                     {"add", odc::AddMessage{1, 4096, 8, 0, 131072, 0x7f0000000000, 42, 0, 0, 0}},
                     {"shard_of_1024_ranks", shard_of_all_ranks()}};
     for (const auto &[name, message] : messages) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arrivals between hosts of any number and size: messages come late and in any order between two pairs of ranks, ranks are stopped.
+// Arrivals in syncs and reductions between hosts of any number and size: messages come late and in any order between two pairs of ranks, ranks are stopped.
 // The test is the network.
 #include <algorithm>
 #include <csetjmp>
@@ -17,6 +17,7 @@
 
 #include "base/deadline.h"
 #include "base/error.h"
+#include "memory/shard_record.h"
 #include "memory/shared_arena.h"
 #include "transport/fabric/arrival_exchange.h"
 
@@ -37,7 +38,7 @@ uint64_t seed() {
     return seed;
 }
 
-double value_of(int rank, uint64_t minibatch) { return 1000.0 * rank + static_cast<double>(minibatch); }
+double value_of(int rank, uint64_t number) { return 1000.0 * rank + static_cast<double>(number); }
 
 struct Job {
     struct Rank {
@@ -48,18 +49,24 @@ struct Job {
         std::shared_ptr<Arena> replicas{Arena::create()};
         std::vector<std::unique_ptr<RemoteRank>> remotes;
         std::unique_ptr<ArrivalExchange> exchange;
-        uint64_t minibatch = 0;            // it has ended so many
-        std::vector<uint64_t> reductions;  // that it has told before its arrivals
-        uint64_t sent = 0;                 // messages, in the last sync
+        uint64_t ended = 0;  // collective calls
+        uint64_t told = 0;   // broadcasts, of which registrations:
+        uint64_t registered = 0;
+        std::vector<uint64_t> registered_before;  // its arrivals
+        uint64_t sent = 0;                        // messages, in the last call
         bool stopped = false;
     };
     std::mt19937_64 random;
+    std::vector<Call> calls;  // the collective calls of each rank
     std::vector<std::vector<int>> hosts;
     std::vector<std::unique_ptr<Rank>> ranks;
     std::vector<std::vector<std::deque<std::string>>> wire;  // [from][to]
 
     // Ranks are dealt out to the hosts in any order.
     Job(const std::vector<size_t> &sizes, uint64_t seed) : random(seed), hosts(sizes.size()) {
+        for (int number = 0; number < 8; ++number) {
+            calls.push_back(random() % 2 == 0 ? Call::Sync : Call::AllReduce);
+        }
         std::vector<size_t> host_of;
         for (size_t host = 0; host < sizes.size(); ++host) {
             host_of.insert(host_of.end(), sizes[host], host);
@@ -110,47 +117,67 @@ struct Job {
             }
         }
     }
-    uint64_t arrived(const Rank &at, const Rank &of) const {
-        const ControlBlock &block =
-            at.host == of.host ? of.block : at.remotes[static_cast<size_t>(of.number)]->replica.block();
-        return block.arrived.load();
+    void tell_others(Rank &from, const ControlMessage &message) {
+        for (const auto &other : ranks) {
+            if (other->host != from.host) {
+                send(from, static_cast<size_t>(other->number), encode(message));
+            }
+        }
+        ++from.told;
     }
-    bool has_synced(const Rank &at) const {
-        return std::all_of(ranks.begin(), ranks.end(), [&](const auto &of) { return arrived(at, *of) > at.minibatch; });
+    const ControlBlock &block_at(const Rank &at, const Rank &of) const {
+        return at.host == of.host ? of.block : at.remotes[static_cast<size_t>(of.number)]->replica.block();
+    }
+    uint64_t arrived(const Rank &at, const Rank &of) const {
+        const ControlBlock &block = block_at(at, of);
+        return block.arrived.load() + block.reductions.load();
+    }
+    bool has_ended(const Rank &at) const {
+        return std::all_of(ranks.begin(), ranks.end(), [&](const auto &of) { return arrived(at, *of) > at.ended; });
+    }
+    uint64_t calls_before(uint64_t number, Call call) const {
+        return static_cast<uint64_t>(std::count(calls.begin(), calls.begin() + static_cast<ptrdiff_t>(number), call));
     }
 
-    // What a rank does from its last sync to its arrival in the next.
+    // What a rank does from its last collective call to its arrival in the next.
     void arrive(Rank &one) {
+        const uint64_t syncs = one.block.arrived.load();
+        const uint64_t reductions = one.block.reductions.load();
         for (uint64_t more = random() % 3, i = 0; i < more; ++i) {
-            for (const auto &other : ranks) {
-                if (other->host != one.host) {
-                    send(one, static_cast<size_t>(other->number),
-                         encode(ReducedMessage{one.block.reductions.load(), Contribution{}}));
-                }
-            }
-            one.block.reductions.fetch_add(1);
+            RegisteredMessage registered{};
+            registered.record = ++one.registered;
+            registered.name = "a";
+            tell_others(one, registered);
         }
-        one.reductions.push_back(one.block.reductions.load());
-        const size_t parity = one.minibatch % 2;
+        if (calls[one.ended] == Call::Sync && random() % 2 == 0) {
+            tell_others(one, AllPublishedMessage{syncs, reductions});
+        }
+        one.registered_before.push_back(one.registered);
+        const bool is_sync = calls[one.ended] == Call::Sync;
+        const size_t parity = (is_sync ? syncs : reductions) % 2;
         const int64_t now = now_ns();
-        Contribution &brought = one.block.synced[parity];
-        brought = {1, ODC_SUM, 0, 0, {value_of(one.number, one.minibatch)}};
-        const std::vector<int> &mates = hosts[one.host];
-        const auto index = static_cast<size_t>(std::find(mates.begin(), mates.end(), one.number) - mates.begin());
-        ControlBlock &first = ranks[static_cast<size_t>(mates[index / kTreeFan * kTreeFan])]->block;
-        first.arrived_at_ns[parity][index % kTreeFan].store(now);
-        const double speed = 0.5 + one.number;
-        first.speeds[parity][index % kTreeFan].store(speed);
-        one.block.broadcasts[parity] = one.reductions.back();
-        one.block.arrived.store(one.minibatch + 1);
-        one.exchange->arrive(one.minibatch, {one.number, one.reductions.back(), 0, speed, brought}, now);
+        Contribution &brought = (is_sync ? one.block.synced : one.block.reduced)[parity];
+        brought = {1, ODC_SUM, 0, 0, {value_of(one.number, one.ended)}};
+        const double speed = is_sync ? 0.5 + one.number : 0;
+        if (is_sync) {
+            const std::vector<int> &mates = hosts[one.host];
+            const auto index = static_cast<size_t>(std::find(mates.begin(), mates.end(), one.number) - mates.begin());
+            ControlBlock &first = ranks[static_cast<size_t>(mates[index / kTreeFan * kTreeFan])]->block;
+            first.arrived_at_ns[parity][index % kTreeFan].store(now);
+            first.speeds[parity][index % kTreeFan].store(speed);
+        }
+        one.block.broadcasts[one.ended % 2] = one.told;
+        (is_sync ? one.block.arrived : one.block.reductions).fetch_add(1);
+        one.exchange->arrive(one.ended, {one.number, calls[one.ended], one.told, 0, speed, brought}, now);
     }
 
     void handle(Rank &at, size_t from, const ControlMessage &message) {
         if (const auto *arrived = std::get_if<ArrivedMessage>(&message)) {
             at.exchange->on_message(*arrived);
-        } else if (const auto *reduced = std::get_if<ReducedMessage>(&message)) {
-            at.remotes[from]->replica.apply(*reduced);
+        } else if (const auto *registered = std::get_if<RegisteredMessage>(&message)) {
+            at.remotes[from]->replica.apply(*registered);
+        } else if (const auto *published = std::get_if<AllPublishedMessage>(&message)) {
+            at.remotes[from]->replica.apply(*published);
         } else {
             at.exchange->answer(*at.remotes[from], std::get<HeartbeatMessage>(message).known);
         }
@@ -172,24 +199,43 @@ struct Job {
         }
         return true;
     }
-    // What `at` sees of a rank that has arrived.
+    static uint64_t registered(const Rank &at, const ControlBlock &block) {
+        uint64_t count = 0;
+        for (uint64_t record = block.first_record.load(); record != 0; ++count) {
+            record = reinterpret_cast<const ShardRecord *>(at.replicas->record(record))->next.load();
+        }
+        return count;
+    }
+    // What `at` sees of a rank.
     void check_view(const Rank &at, const Rank &of) const {
         const uint64_t count = arrived(at, of);
         if (at.host == of.host || count == 0) {
             return;
         }
-        const RankReplica &replica = at.remotes[static_cast<size_t>(of.number)]->replica;
-        const ControlBlock &block = replica.block();
-        assert_true(count <= of.reductions.size());
-        assert_true(block.reductions.load() >= of.reductions[count - 1]);
-        if (count <= at.minibatch) {
-            return;  // what it brought to a sync that has ended may be overwritten
+        const ControlBlock &block = block_at(at, of);
+        assert_true(count <= of.registered_before.size());
+        assert_true(registered(at, block) >= of.registered_before[count - 1]);
+        assert_int_equal(block.arrived.load(), calls_before(count, Call::Sync));
+        if (const uint64_t opened =
+                block.opened.load()) {  // in the minibatch that this sync ends, after all reductions
+            const auto sync = std::find_if(calls.begin(), calls.end(), [left = opened](Call call) mutable {
+                return call == Call::Sync && --left == 0;
+            });
+            assert_true(block.reductions.load() >=
+                        static_cast<uint64_t>(std::count(calls.begin(), sync, Call::AllReduce)));
         }
-        const Contribution &brought = block.synced[(count - 1) % 2];
+        if (count <= at.ended) {
+            return;  // what it brought to a call that has ended may be overwritten
+        }
+        const bool is_sync = calls[count - 1] == Call::Sync;
+        const size_t parity = calls_before(count - 1, calls[count - 1]) % 2;
+        const Contribution &brought = (is_sync ? block.synced : block.reduced)[parity];
         assert_true(brought.count == 1 && brought.op == ODC_SUM);
         assert_true(brought.values[0] == value_of(of.number, count - 1));
-        assert_true(block.speeds[(count - 1) % 2][0].load() == 0.5 + of.number);
-        assert_true(block.arrived_at_ns[(count - 1) % 2][0].load() <= now_ns());
+        if (is_sync) {
+            assert_true(block.speeds[parity][0].load() == 0.5 + of.number);
+            assert_true(block.arrived_at_ns[parity][0].load() <= now_ns());
+        }
     }
     bool deliver_any() {
         bool any = false;
@@ -206,7 +252,7 @@ struct Job {
 
     // Independent of what is tested: a rank tells, of each host at a distance of 1, 2, 4 ..., the ranks of its own index, of
     // that plus the number of ranks here, and so on.
-    uint64_t messages_of_a_sync(const Rank &one) const {
+    uint64_t messages_of_a_call(const Rank &one) const {
         const std::vector<int> &mates = hosts[one.host];
         uint64_t messages = 0;
         for (size_t distance = 1; distance < hosts.size(); distance *= 2) {
@@ -234,7 +280,7 @@ std::vector<size_t> any_sizes(std::mt19937_64 &random) {
 }
 
 void all_learn_all_and_few_messages_are_sent(void **) {
-    constexpr uint64_t kMinibatches = 5;
+    constexpr uint64_t kCalls = 8;
     std::mt19937_64 random(seed());
     for (int round = 0; round < 60; ++round) {
         Job job(any_sizes(random), random());
@@ -249,15 +295,15 @@ void all_learn_all_and_few_messages_are_sent(void **) {
             } else {
                 job.deliver(random() % job.size(), static_cast<size_t>(one.number));
             }
-            if (one.minibatch == kMinibatches || !job.has_synced(one)) {
+            if (one.ended == kCalls || !job.has_ended(one)) {
                 continue;
             }
             one.exchange->pump();
-            assert_true(one.exchange->is_done(one.minibatch));
+            assert_true(one.exchange->is_done(one.ended));
             assert_false(one.exchange->awaits_host());
-            assert_int_equal(one.sent, job.messages_of_a_sync(one));
+            assert_int_equal(one.sent, job.messages_of_a_call(one));
             one.sent = 0;
-            if (++one.minibatch == kMinibatches) {
+            if (++one.ended == kCalls) {
                 ++ended;
             } else {
                 job.arrive(one);
@@ -318,24 +364,24 @@ void all_are_told_at_once_and_hearing_twice_changes_nothing(void **) {
         while (job.deliver_any()) {
         }
         for (const auto &one : job.ranks) {
-            assert_true(job.has_synced(*one));
+            assert_true(job.has_ended(*one));
         }
     }
 }
 
-// Rank 3 is behind: it has heard of neither of two arrivals of a rank that leaves within the second sync.
+// Rank 3 is behind: it has heard of neither of two arrivals of a rank that leaves within the second call.
 void a_rank_that_leaves_tells_of_two_arrivals(void **) {
     Job job({1, 1, 1, 1}, seed());
     for (const auto &one : job.ranks) {
         job.arrive(*one);
     }
     Job::Rank &leaver = *job.ranks[0];
-    leaver.minibatch = 1;
+    leaver.ended = 1;
     job.arrive(leaver);
-    job.wire[0][3].clear();
-    for (uint64_t number = 0; number < leaver.reductions.back(); ++number) {
-        job.send(leaver, 3, encode(ReducedMessage{number, Contribution{}}));
-    }
+    std::erase_if(job.wire[0][3], [](const std::string &bytes) {
+        std::string_view rest = bytes;
+        return std::holds_alternative<ArrivedMessage>(*decode(&rest, 4));
+    });
     job.tell_all(leaver);
     while (job.deliver(0, 3)) {
     }
@@ -345,9 +391,9 @@ void a_rank_that_leaves_tells_of_two_arrivals(void **) {
 void what_no_rank_of_a_job_sends_is_refused(void **) {
     Job job({2, 2}, 1);
     Job::Rank &one = *job.ranks[0];
-    const auto refuses = [&](uint64_t minibatch, int32_t rank, const char *why) {
+    const auto refuses = [&](uint64_t number, int32_t rank, const char *why) {
         try {
-            one.exchange->on_message(ArrivedMessage{minibatch, {{rank, 0, 0, 0, Contribution{}}}});
+            one.exchange->on_message(ArrivedMessage{number, {{rank, Call::Sync, 0, 0, 0, Contribution{}}}});
             return false;
         } catch (const Error &error) {
             return error.status() == ODC_ERROR_INTERNAL && std::string(error.what()).find(why) != std::string::npos;
@@ -357,7 +403,7 @@ void what_no_rank_of_a_job_sends_is_refused(void **) {
     assert_true(refuses(0, 4, "tells of the arrival of rank 4"));
     assert_true(refuses(0, 0, "tells of the arrival of rank 0"));
     const int other = job.hosts[1 - one.host][0];
-    assert_true(refuses(1, other, "has arrived in minibatch 1, but not in minibatch 0"));
+    assert_true(refuses(1, other, "has arrived in its collective call 1, but not in its call 0"));
     assert_false(refuses(0, other, ""));
 }
 

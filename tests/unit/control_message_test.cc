@@ -40,40 +40,41 @@ Contribution values(uint32_t count) {
 
 // At least one of every kind, with the longest and the shortest variable parts.
 std::vector<ControlMessage> samples() {
-    return {RegisteredMessage{1, 2, 3, 4, 5, 6, ODC_F32, ODC_BF16, ODC_SUM_EXACT, -3, ODC_HOST_MEMORY, "layer", {}, {}},
-            RegisteredMessage{1,
-                              2,
-                              3,
-                              4,
-                              5,
-                              6,
-                              0,
-                              ODC_F64,
-                              0,
-                              0,
-                              ODC_GPU_MEMORY,
-                              std::string(255, 'x'),
-                              {4, 0, 1, 2, 3},
-                              {0, 1, 2, 3, uint64_t(-1)}},
-            ReleasedMessage{7},
-            PublishedMessage{8, 9, -1003, 0},
-            AllPublishedMessage{9},
-            DeadMessage{3, Ending::Death},
-            DeadMessage{4, Ending::Exec},
-            ArrivedMessage{10, {}},
-            ArrivedMessage{11, {{1, 2, 3, 0, values(0)}, {2, 3, 4, 2.5, values(kMaxValues)}}},
-            ArrivedMessage{12, std::vector<Arrival>(ArrivedMessage::kMost, Arrival{3, 4, 5, 6, values(kMaxValues)})},
-            ReducedMessage{12, values(1)},
-            LeftMessage{13},
-            FailedMessage{ODC_ERROR_ABORTED, "the reason"},
-            FailedMessage{ODC_ERROR_TIMEOUT, std::string(2043, 'y')},
-            HeartbeatMessage{14, 15, 16},
-            AddMessage{17, 18, 19, 20, 21, 22, 23, -4, 24, 25},
-            AppliedMessage{24, 25},
-            ClaimMessage{26, 27, 28},
-            ClaimedMessage{29, 30, 31},
-            GoodbyeMessage{},
-            AckMessage{}};
+    return {
+        RegisteredMessage{1, 2, 3, 4, 5, 6, ODC_F32, ODC_BF16, ODC_SUM_EXACT, -3, ODC_HOST_MEMORY, "layer", {}, {}},
+        RegisteredMessage{1,
+                          2,
+                          3,
+                          4,
+                          5,
+                          6,
+                          0,
+                          ODC_F64,
+                          0,
+                          0,
+                          ODC_GPU_MEMORY,
+                          std::string(255, 'x'),
+                          {4, 0, 1, 2, 3},
+                          {0, 1, 2, 3, uint64_t(-1)}},
+        ReleasedMessage{7},
+        PublishedMessage{8, 9, 10, -1003, 0},
+        AllPublishedMessage{9, 10},
+        DeadMessage{3, Ending::Death},
+        DeadMessage{4, Ending::Exec},
+        ArrivedMessage{10, {}},
+        ArrivedMessage{11, {{1, Call::Sync, 2, 3, 0, values(0)}, {2, Call::AllReduce, 3, 4, 2.5, values(kMaxValues)}}},
+        ArrivedMessage{
+            12, std::vector<Arrival>(ArrivedMessage::kMost, Arrival{3, Call::Sync, 4, 5, 6, values(kMaxValues)})},
+        LeftMessage{13},
+        FailedMessage{ODC_ERROR_ABORTED, "the reason"},
+        FailedMessage{ODC_ERROR_TIMEOUT, std::string(2043, 'y')},
+        HeartbeatMessage{14, 15, 16},
+        AddMessage{17, 18, 19, 20, 21, 22, 23, -4, 24, 25},
+        AppliedMessage{24, 25},
+        ClaimMessage{26, 27, 28},
+        ClaimedMessage{29, 30, 31},
+        GoodbyeMessage{},
+        AckMessage{}};
 }
 
 // ---- The bytes on the wire ----
@@ -125,13 +126,12 @@ void the_bytes_are_those_of_this_layout_version(void **) {
         return wire.add(uint32_t{2}).add(int32_t{3}).add(uint32_t{1}).add(0.5).add(-4.0);
     };
     Wire arrived = Wire(3).add(uint64_t{15}).add(uint32_t{2});
-    arrived = add_two(arrived.add(int32_t{4}).add(uint64_t{5}).add(int64_t{6}).add(2.5));
-    arrived = add_two(arrived.add(int32_t{7}).add(uint64_t{8}).add(int64_t{9}).add(3.5));
-    assert_bytes(ArrivedMessage{15, {{4, 5, 6, 2.5, two}, {7, 8, 9, 3.5, two}}}, arrived);
-    assert_bytes(ReducedMessage{16, two}, add_two(Wire(4).add(uint64_t{16})));
-    assert_bytes(FailedMessage{17, "why"}, Wire(6).add(int32_t{17}).add(uint32_t{3}).text("why"));
-    assert_bytes(GoodbyeMessage{}, Wire(10));
-    assert_bytes(ClaimMessage{18, 19, 20}, Wire(14).add(uint64_t{18}).add(uint64_t{19}).add(uint64_t{20}));
+    arrived = add_two(arrived.add(int32_t{4}).add(uint8_t{7}).add(uint64_t{5}).add(int64_t{6}).add(2.5));
+    arrived = add_two(arrived.add(int32_t{7}).add(uint8_t{8}).add(uint64_t{8}).add(int64_t{9}).add(3.5));
+    assert_bytes(ArrivedMessage{15, {{4, Call::Sync, 5, 6, 2.5, two}, {7, Call::AllReduce, 8, 9, 3.5, two}}}, arrived);
+    assert_bytes(FailedMessage{17, "why"}, Wire(5).add(int32_t{17}).add(uint32_t{3}).text("why"));
+    assert_bytes(GoodbyeMessage{}, Wire(9));
+    assert_bytes(ClaimMessage{18, 19, 20}, Wire(13).add(uint64_t{18}).add(uint64_t{19}).add(uint64_t{20}));
 }
 
 // In a heap block of its exact size, so that a sanitizer sees a read past its end.
@@ -170,13 +170,15 @@ void long_texts_and_lists_come_out_whole(void **) {
     const auto failed = std::get<FailedMessage>(*decode(&rest, kSize));
     assert_int_equal(failed.status, ODC_ERROR_TIMEOUT);
     assert_true(failed.text == text);
-    stream = encode(ArrivedMessage{77, {{0, 1, 2, 3.5, values(1)}, {1, 2, 3, 4.5, values(kMaxValues)}}});
+    stream = encode(ArrivedMessage{
+        77, {{0, Call::Sync, 1, 2, 3.5, values(1)}, {1, Call::AllReduce, 2, 3, 4.5, values(kMaxValues)}}});
     rest = stream;
     const auto arrived = std::get<ArrivedMessage>(*decode(&rest, kSize));
-    assert_int_equal(arrived.minibatch, 77);
+    assert_int_equal(arrived.number, 77);
     assert_int_equal(arrived.arrivals.size(), 2);
     const Arrival &second = arrived.arrivals[1];
-    assert_true(second.rank == 1 && second.broadcasts == 2 && second.age_ns == 3 && second.speed == 4.5);
+    assert_true(second.rank == 1 && second.call == Call::AllReduce && second.broadcasts == 2 && second.age_ns == 3 &&
+                second.speed == 4.5);
     assert_int_equal(second.values.count, kMaxValues);
     assert_true(second.values.values[kMaxValues - 1] == 0.5 * (kMaxValues - 1));
     stream = encode(samples()[1]);
@@ -238,10 +240,11 @@ std::string changed(const ControlMessage &message, size_t offset, uint32_t value
 void lengths_that_no_job_has_are_refused_before_anything_is_taken_for_them(void **) {
     assert_true(is_refused(changed(LeftMessage{1}, 0, std::variant_size_v<ControlMessage>)));
     assert_true(is_refused(changed(LeftMessage{1}, 0, UINT32_MAX)));
-    assert_true(is_refused(changed(LeftMessage{1}, 4, UINT32_MAX)));                         // bytes
-    assert_true(is_refused(changed(ArrivedMessage{1, {{0, 0, 0, 0, values(2)}}}, 48, 65)));  // values
-    assert_true(is_refused(changed(ArrivedMessage{1, {}}, 16, ArrivedMessage::kMost + 1)));  // arrivals
+    assert_true(is_refused(changed(LeftMessage{1}, 4, UINT32_MAX)));                                     // bytes
+    assert_true(is_refused(changed(ArrivedMessage{1, {{0, Call::Sync, 0, 0, 0, values(2)}}}, 49, 65)));  // values
+    assert_true(is_refused(changed(ArrivedMessage{1, {}}, 16, ArrivedMessage::kMost + 1)));              // arrivals
     assert_true(is_refused(encode(ArrivedMessage{1, std::vector<Arrival>(ArrivedMessage::kMost + 1)})));
+    assert_true(is_refused(encode(ArrivedMessage{1, {{0, Call::Publish, 0, 0, 0, values(0)}}})));
     assert_true(is_refused(changed(FailedMessage{-9, "no"}, 12, UINT32_MAX)));  // text
     assert_true(is_refused(
         encode(RegisteredMessage{1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 1, "x", {0, 1, 2, 3, 4, 0}, {}})));  // 6 ranks of 5

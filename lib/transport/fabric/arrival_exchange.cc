@@ -35,9 +35,9 @@ ArrivalExchange::ArrivalExchange(int rank, const std::vector<std::unique_ptr<Rem
     }
 }
 
-void ArrivalExchange::arrive(uint64_t minibatch, const Arrival &own, int64_t at_ns) {
-    own_[minibatch % 2] = {own, at_ns};
-    arrived_ = minibatch + 1;
+void ArrivalExchange::arrive(uint64_t number, const Arrival &own, int64_t at_ns) {
+    own_[number % 2] = {own, at_ns};
+    arrived_ = number + 1;
     round_ = 0;
     complete_hosts_ = 0;
     ask_ns_ = at_ns + pause_ns();
@@ -53,23 +53,15 @@ void ArrivalExchange::on_message(const ArrivedMessage &message) {
             !remotes_[static_cast<size_t>(one.rank)]) {
             fail(ODC_ERROR_INTERNAL, "a message between hosts tells of the arrival of rank {}", one.rank);
         }
-        remotes_[static_cast<size_t>(one.rank)]->replica.apply(message.minibatch, one);
+        remotes_[static_cast<size_t>(one.rank)]->replica.apply(message.number, one);
     }
 }
 
-Arrival ArrivalExchange::own_arrival(uint64_t minibatch) const {
-    const Own &own = own_[minibatch % 2];
-    Arrival arrival = own.arrival;
-    arrival.age_ns = now_ns() - own.at_ns;
-    return arrival;
-}
-
-// Nobody lacks more than the last two: who has not heard of the one before has not ended that sync, nor has this rank the next.
+// Nobody lacks more than the last two: who has not heard of the one before has not ended that call, nor has this rank the next.
 std::string ArrivalExchange::own_arrivals_since(uint64_t known) const {
     std::string messages;
-    for (uint64_t minibatch = std::max(known, arrived_ - std::min<uint64_t>(arrived_, 2)); minibatch < arrived_;
-         ++minibatch) {
-        messages += encode(ArrivedMessage{minibatch, {own_arrival(minibatch)}});
+    for (uint64_t number = std::max(known, arrived_ - std::min<uint64_t>(arrived_, 2)); number < arrived_; ++number) {
+        messages += encode(ArrivedMessage{number, {own_[number % 2].aged()}});
     }
     return messages;
 }
@@ -106,11 +98,17 @@ size_t ArrivalExchange::hosts_told_of(size_t round) const {
     return std::min(distance, hosts_.size() - distance);
 }
 
+// In how many calls of the last one's kind a rank of this host has arrived. A rank that makes another call holds up the rounds, and
+// ranks that wait find that out.
+uint64_t ArrivalExchange::count_in(const ControlBlock &block) const {
+    return (last().arrival.call == Call::Sync ? block.arrived : block.reductions).load(std::memory_order_acquire);
+}
+
 bool ArrivalExchange::has_arrived(size_t host) const {
     if (host == mine_) {
-        return std::all_of(local_blocks_.begin(), local_blocks_.end(), [this](const ControlBlock *block) {
-            return block->arrived.load(std::memory_order_acquire) >= arrived_;
-        });
+        const uint64_t count = count_in(*local_blocks_[index_]);
+        return std::all_of(local_blocks_.begin(), local_blocks_.end(),
+                           [&](const ControlBlock *block) { return count_in(*block) >= count; });
     }
     return std::all_of(hosts_[host].begin(), hosts_[host].end(), [this](int rank) {
         return remotes_[static_cast<size_t>(rank)]->replica.known_arrivals() >= arrived_;
@@ -145,19 +143,25 @@ void ArrivalExchange::send_round(size_t round) {
 }
 
 Arrival ArrivalExchange::arrival_of(int rank, size_t index, size_t host) const {
-    const uint64_t minibatch = arrived_ - 1;
+    const uint64_t number = arrived_ - 1;
     if (rank == rank_) {
-        return own_arrival(minibatch);
+        return last().aged();
     }
     if (host != mine_) {
-        return remotes_[static_cast<size_t>(rank)]->replica.arrival(minibatch);
+        return remotes_[static_cast<size_t>(rank)]->replica.arrival(number);
     }
-    const size_t parity = minibatch % 2;
     const ControlBlock &block = *local_blocks_[index];
+    const size_t parity = (count_in(*local_blocks_[index_]) - 1) % 2;
+    if (last().arrival.call == Call::AllReduce) {
+        return {rank, Call::AllReduce, block.broadcasts[number % 2], 0, 0, block.reduced[parity]};
+    }
     const ControlBlock &first = *local_blocks_[index / kTreeFan * kTreeFan];
-    return {rank, block.broadcasts[parity],
+    return {rank,
+            Call::Sync,
+            block.broadcasts[number % 2],
             now_ns() - first.arrived_at_ns[parity][index % kTreeFan].load(std::memory_order_relaxed),
-            first.speeds[parity][index % kTreeFan].load(std::memory_order_relaxed), block.synced[parity]};
+            first.speeds[parity][index % kTreeFan].load(std::memory_order_relaxed),
+            block.synced[parity]};
 }
 
 std::vector<RemoteRank *> ArrivalExchange::overdue(int64_t now) {

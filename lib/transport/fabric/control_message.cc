@@ -24,7 +24,7 @@ static_assert(sizeof(Head) == 8);
 static_assert(offsetof(Head, bytes) == 4);
 static_assert(kMostTextBytes == 4096);
 // An ArrivedMessage with all values: decode() takes no longer ones.
-static_assert(12 + ArrivedMessage::kMost * (28 + 12 + kMaxValues * sizeof(double)) <= kMostTextBytes + 256);
+static_assert(12 + ArrivedMessage::kMost * (29 + 12 + kMaxValues * sizeof(double)) <= kMostTextBytes + 256);
 
 class Writer {
 public:
@@ -128,26 +128,29 @@ void read(Reader &in, RegisteredMessage *n, int size) {
 }
 
 void write(Writer &out, const ArrivedMessage &n) {
-    out.put(n.minibatch), out.put(static_cast<uint32_t>(n.arrivals.size()));
+    out.put(n.number), out.put(static_cast<uint32_t>(n.arrivals.size()));
     for (const Arrival &one : n.arrivals) {
-        out.put(one.rank), out.put(one.broadcasts), out.put(one.age_ns), out.put(one.speed), write(out, one.values);
+        out.put(one.rank), out.put(one.call), out.put(one.broadcasts), out.put(one.age_ns), out.put(one.speed);
+        write(out, one.values);
     }
 }
 
 void read(Reader &in, ArrivedMessage *n, int) {
     uint32_t count = 0;
-    in.get(&n->minibatch), in.get(&count);
+    in.get(&n->number), in.get(&count);
     if (count > ArrivedMessage::kMost) {
         fail_broken("it has too many arrivals");
     }
     n->arrivals.resize(count);
     for (Arrival &one : n->arrivals) {
-        in.get(&one.rank), in.get(&one.broadcasts), in.get(&one.age_ns), in.get(&one.speed), read(in, &one.values);
+        in.get(&one.rank), in.get(&one.call), in.get(&one.broadcasts), in.get(&one.age_ns), in.get(&one.speed);
+        read(in, &one.values);
+        if (one.call != Call::Sync && one.call != Call::AllReduce) {
+            fail_broken("it is of no collective call");
+        }
     }
 }
 
-void write(Writer &out, const ReducedMessage &n) { out.put(n.number), write(out, n.values); }
-void read(Reader &in, ReducedMessage *n, int) { in.get(&n->number), read(in, &n->values); }
 void write(Writer &out, const FailedMessage &n) { out.put(n.status), out.put_list(n.text); }
 void read(Reader &in, FailedMessage *n, int) { in.get(&n->status), in.get_list(&n->text, kMostTextBytes); }
 

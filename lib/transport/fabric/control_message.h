@@ -38,30 +38,28 @@ struct ReleasedMessage {
 struct PublishedMessage {
     uint64_t record;
     uint64_t minibatch;
-    int32_t vote;  // for the exponent of exact sums (ExponentVote)
+    uint64_t reductions;  // odc_all_reduce calls that the sender made before
+    int32_t vote;         // for the exponent of exact sums (ExponentVote)
     int32_t unused;
 };
 // All shards that the sender has registered and not released are published, and none has exact sums.
 struct AllPublishedMessage {
     uint64_t minibatch;
+    uint64_t reductions;
 };
-// A rank's arrival in a sync, as it tells it itself or as another passes it on.
+// A rank's arrival in a collective call, as it tells it itself or as another passes it on.
 struct Arrival {
     int32_t rank;
+    Call call;            // Sync or AllReduce
     uint64_t broadcasts;  // that this rank has sent before (is_broadcast), and that are applied first
     int64_t age_ns;       // since it arrived, when this was sent: clocks of two hosts are not comparable
-    double speed;         // as the rank measured its own; 0: not yet
+    double speed;         // in a sync: as the rank measured its own; 0: not yet
     Contribution values;
 };
 struct ArrivedMessage {
     static constexpr size_t kMost = 7;  // with values below the longest text
-    uint64_t minibatch;
+    uint64_t number;                    // of the call: syncs and odc_all_reduce are counted together, from 0
     std::vector<Arrival> arrivals;
-};
-// The sender's values of odc_all_reduce call `number`, from 0.
-struct ReducedMessage {
-    uint64_t number;
-    Contribution values;
 };
 struct LeftMessage {
     uint64_t minibatch;
@@ -116,15 +114,13 @@ struct ClaimedMessage {
 struct GoodbyeMessage {};
 struct AckMessage {};
 
-using ControlMessage =
-    std::variant<RegisteredMessage, ReleasedMessage, PublishedMessage, ArrivedMessage, ReducedMessage, LeftMessage,
-                 FailedMessage, HeartbeatMessage, AddMessage, AppliedMessage, GoodbyeMessage, AckMessage,
-                 AllPublishedMessage, DeadMessage, ClaimMessage, ClaimedMessage>;
+using ControlMessage = std::variant<RegisteredMessage, ReleasedMessage, PublishedMessage, ArrivedMessage, LeftMessage,
+                                    FailedMessage, HeartbeatMessage, AddMessage, AppliedMessage, GoodbyeMessage,
+                                    AckMessage, AllPublishedMessage, DeadMessage, ClaimMessage, ClaimedMessage>;
 
 // Whether it is of those that each rank of another host gets and must have applied before it sees the sender's next arrival.
 inline bool is_broadcast(const ControlMessage &message) {
-    return std::holds_alternative<RegisteredMessage>(message) || std::holds_alternative<AllPublishedMessage>(message) ||
-           std::holds_alternative<ReducedMessage>(message);
+    return std::holds_alternative<RegisteredMessage>(message) || std::holds_alternative<AllPublishedMessage>(message);
 }
 
 std::string encode(const ControlMessage &message);

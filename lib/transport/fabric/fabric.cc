@@ -79,9 +79,9 @@ std::shared_ptr<ClaimRequest> Fabric::claim(uint64_t minibatch, uint64_t count) 
     thread_->claim(minibatch, request);
     return request;
 }
-void Fabric::arrive(uint64_t minibatch, const Arrival &own, int64_t at_ns) { thread_->arrive(minibatch, own, at_ns); }
-void Fabric::pass_on_arrivals(uint64_t minibatch) { thread_->pass_on_arrivals(minibatch); }
-void Fabric::finish_arrivals(uint64_t minibatch) { thread_->finish_arrivals(minibatch); }
+void Fabric::arrive(uint64_t number, const Arrival &own, int64_t at_ns) { thread_->arrive(number, own, at_ns); }
+void Fabric::pass_on_arrivals(uint64_t number) { thread_->pass_on_arrivals(number); }
+void Fabric::finish_arrivals(uint64_t number) { thread_->finish_arrivals(number); }
 void Fabric::leave(const LeftMessage &message) { thread_->leave(encode(message)); }
 void Fabric::flush() { thread_->flush(); }
 void Fabric::fail(const FailedMessage &message) { thread_->fail_job(encode(message)); }

@@ -51,14 +51,14 @@ public:
     // has its value arrive after this one.
     void tell_when(const std::atomic<uint64_t> &word, uint64_t value, const ControlMessage &message,
                    const std::vector<int> &ranks);
-    // This rank has arrived in the sync of the minibatch, as its block says, at the time `at_ns`: tells the ranks of other hosts, by
+    // This rank has arrived in collective call `number`, as its block says, at the time `at_ns`: tells the ranks of other hosts, by
     // way of some.
-    void arrive(uint64_t minibatch, const Arrival &own, int64_t at_ns);
+    void arrive(uint64_t number, const Arrival &own, int64_t at_ns);
     // All ranks of this host have arrived in it: without this it would be noticed a little later.
-    void pass_on_arrivals(uint64_t minibatch);
+    void pass_on_arrivals(uint64_t number);
     // Once all ranks have arrived in it: returns when this rank has passed on what it has to, and reads no more what the ranks of
     // its host brought. As each rank calls this before it arrives again, they overwrite only what nobody reads.
-    void finish_arrivals(uint64_t minibatch);
+    void finish_arrivals(uint64_t number);
     // Tells all that this rank leaves.
     void leave(const LeftMessage &message);
     // Asks rank 0, which is on another host, for one of `count` items.

@@ -43,18 +43,18 @@ void ProgressThread::tell_when(const std::atomic<uint64_t> &word, uint64_t value
     });
 }
 
-void ProgressThread::arrive(uint64_t minibatch, const Arrival &own, int64_t at_ns) {
-    commands_.submit([this, minibatch, own, at_ns] { arrivals_->arrive(minibatch, own, at_ns); });
+void ProgressThread::arrive(uint64_t number, const Arrival &own, int64_t at_ns) {
+    commands_.submit([this, number, own, at_ns] { arrivals_->arrive(number, own, at_ns); });
 }
 
-void ProgressThread::pass_on_arrivals(uint64_t minibatch) {
-    if (!arrivals_->is_done(minibatch)) {
+void ProgressThread::pass_on_arrivals(uint64_t number) {
+    if (!arrivals_->is_done(number)) {
         commands_.submit([this] { arrivals_->pump(); });
     }
 }
 
-void ProgressThread::finish_arrivals(uint64_t minibatch) {
-    if (!arrivals_->is_done(minibatch)) {
+void ProgressThread::finish_arrivals(uint64_t number) {
+    if (!arrivals_->is_done(number)) {
         commands_.call([this] { arrivals_->pump(); });
     }
 }

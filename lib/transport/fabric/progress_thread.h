@@ -53,9 +53,9 @@ public:
     // For the context's threads (progress_commands.cc); Fabric documents them. `ranks` empty: all of other hosts.
     void tell(std::string message, std::vector<int> ranks);
     void tell_when(const std::atomic<uint64_t> &word, uint64_t value, std::string message, std::vector<int> ranks);
-    void arrive(uint64_t minibatch, const Arrival &own, int64_t at_ns);
-    void pass_on_arrivals(uint64_t minibatch);
-    void finish_arrivals(uint64_t minibatch);
+    void arrive(uint64_t number, const Arrival &own, int64_t at_ns);
+    void pass_on_arrivals(uint64_t number);
+    void finish_arrivals(uint64_t number);
     void leave(std::string message);
     void fail_job(std::string message);
     void await_failed();

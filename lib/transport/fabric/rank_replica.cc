@@ -10,6 +10,12 @@
 
 namespace odc {
 
+Arrival TimedArrival::aged() const {
+    Arrival aged = arrival;
+    aged.age_ns = now_ns() - at_ns;
+    return aged;
+}
+
 RankReplica::RankReplica(Arena &arena, int rank, int size, int pid, const std::string &host)
     : arena_(arena), block_offset_(arena.allocate_record(sizeof(ControlBlock))),
       block_(new (arena.record(block_offset_)) ControlBlock{}), last_(&block_->first_record) {
@@ -52,7 +58,7 @@ void RankReplica::apply(const ReleasedMessage &message) {
 }
 
 void RankReplica::apply(const PublishedMessage &message) {
-    block_->opened.store(message.minibatch + 1, std::memory_order_release);
+    open(message.minibatch, message.reductions);
     ShardRecord &record = find(message.record);
     record.votes[(message.minibatch + 1) % 2].store(static_cast<int16_t>(message.vote), std::memory_order_relaxed);
     record.published.store(message.minibatch + 1, std::memory_order_release);
@@ -60,7 +66,7 @@ void RankReplica::apply(const PublishedMessage &message) {
 }
 
 void RankReplica::apply(const AllPublishedMessage &message) {
-    block_->opened.store(message.minibatch + 1, std::memory_order_release);
+    open(message.minibatch, message.reductions);
     for (const auto &[theirs, offset] : records_) {
         auto &record = *reinterpret_cast<ShardRecord *>(arena_.record(offset));
         if (record.released.load(std::memory_order_relaxed) == 0) {
@@ -71,49 +77,58 @@ void RankReplica::apply(const AllPublishedMessage &message) {
     ring(*block_);
 }
 
-// Before this rank has ended minibatch - 2 that one cannot arrive in `minibatch`, so nobody reads what is overwritten.
-void RankReplica::apply(uint64_t minibatch, const Arrival &arrival) {
-    if (minibatch < known_arrivals_) {
+// Before this rank has ended call number - 2 that one cannot arrive in `number`, so nobody reads what is overwritten.
+void RankReplica::apply(uint64_t number, const Arrival &arrival) {
+    if (number < known_arrivals_) {
         return;
     }
-    if (minibatch > known_arrivals_) {
-        fail(ODC_ERROR_INTERNAL, "rank {} has arrived in minibatch {}, but not in minibatch {}", block_->rank,
-             minibatch, known_arrivals_);
+    if (number > known_arrivals_) {
+        fail(ODC_ERROR_INTERNAL, "rank {} has arrived in its collective call {}, but not in its call {}", block_->rank,
+             number, known_arrivals_);
     }
-    const size_t parity = minibatch % 2;
-    block_->synced[parity] = arrival.values;
-    block_->arrived_at_ns[parity][0].store(now_ns() - arrival.age_ns, std::memory_order_relaxed);
-    block_->speeds[parity][0].store(arrival.speed, std::memory_order_relaxed);
-    broadcasts_before_[parity] = arrival.broadcasts;
-    known_arrivals_ = minibatch + 1;
-    settle_arrival();
-}
-
-Arrival RankReplica::arrival(uint64_t minibatch) const {
-    const size_t parity = minibatch % 2;
-    return {block_->rank, broadcasts_before_[parity],
-            now_ns() - block_->arrived_at_ns[parity][0].load(std::memory_order_relaxed),
-            block_->speeds[parity][0].load(std::memory_order_relaxed), block_->synced[parity]};
+    arrivals_[number % 2] = {arrival, now_ns() - arrival.age_ns};
+    known_arrivals_ = number + 1;
+    settle();
 }
 
 void RankReplica::apply_broadcast() {
     ++broadcasts_;
-    settle_arrival();
+    settle();
 }
 
-// Of arrivals that wait there are two at most: a rank is one minibatch ahead of another, not two.
-void RankReplica::settle_arrival() {
-    uint64_t arrived = block_->arrived.load(std::memory_order_relaxed);
-    while (arrived < known_arrivals_ && broadcasts_ >= broadcasts_before_[arrived % 2]) {
-        block_->arrived.store(++arrived, std::memory_order_release);
-        ring(*block_);
+// A rank publishes after its reductions, but others pass these on: who waits for one must not take the publish for the lack of it.
+void RankReplica::open(uint64_t minibatch, uint64_t reductions) {
+    opened_ = minibatch + 1;
+    reductions_before_ = reductions;
+    settle();
+}
+
+// Of arrivals that wait there are two at most: a rank is one call ahead of another, not two.
+void RankReplica::settle() {
+    while (settled_arrivals_ < known_arrivals_) {
+        const TimedArrival &next = arrivals_[settled_arrivals_ % 2];
+        if (broadcasts_ < next.arrival.broadcasts) {
+            break;
+        }
+        settle(next);
+        ++settled_arrivals_;
+    }
+    if (block_->reductions.load(std::memory_order_relaxed) >= reductions_before_) {
+        block_->opened.store(opened_, std::memory_order_release);
     }
 }
 
-void RankReplica::apply(const ReducedMessage &message) {
-    block_->reduced[message.number % 2] = message.values;
-    block_->reductions.store(message.number + 1, std::memory_order_release);
-    apply_broadcast();
+void RankReplica::settle(const TimedArrival &one) {
+    const bool is_sync = one.arrival.call == Call::Sync;
+    std::atomic<uint64_t> &count = is_sync ? block_->arrived : block_->reductions;
+    const uint64_t before = count.load(std::memory_order_relaxed);
+    const size_t parity = before % 2;
+    (is_sync ? block_->synced : block_->reduced)[parity] = one.arrival.values;
+    if (is_sync) {
+        block_->arrived_at_ns[parity][0].store(one.at_ns, std::memory_order_relaxed);
+        block_->speeds[parity][0].store(one.arrival.speed, std::memory_order_relaxed);
+    }
+    count.store(before + 1, std::memory_order_release);
     ring(*block_);
 }
 

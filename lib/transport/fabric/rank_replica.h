@@ -12,6 +12,13 @@
 
 namespace odc {
 
+// An arrival and when it was, by this host's clock.
+struct TimedArrival {
+    Arrival arrival;
+    int64_t at_ns;
+    Arrival aged() const;
+};
+
 class RankReplica {
 public:
     // Allocates in `arena`, which several replicas share.
@@ -25,15 +32,15 @@ public:
     void apply(const ReleasedMessage &message);
     void apply(const PublishedMessage &message);
     void apply(const AllPublishedMessage &message);
-    void apply(const ReducedMessage &message);
     void apply(const LeftMessage &message);
     void apply(const FailedMessage &message);
     void apply(const GoodbyeMessage &message);
-    // The rank has arrived in `minibatch`, which may have been known. Its block says so once all has come that the rank told before.
-    void apply(uint64_t minibatch, const Arrival &arrival);
+    // The rank has arrived in its collective call `number`, which may have been known. Its block says so once all has come that the
+    // rank told before.
+    void apply(uint64_t number, const Arrival &arrival);
     uint64_t known_arrivals() const { return known_arrivals_; }
-    // What apply() was given for the minibatch, to be passed on.
-    Arrival arrival(uint64_t minibatch) const;
+    // What apply() was given for the call, one of the last two, to be passed on.
+    Arrival arrival(uint64_t number) const { return arrivals_[number % 2].aged(); }
     // The rank's last call, `age_ns` ago.
     void last_call(uint64_t last_call, uint64_t minibatch, int64_t age_ns);
     // The rank cannot be reached any more.
@@ -42,7 +49,9 @@ public:
 private:
     ShardRecord &find(uint64_t record);
     void apply_broadcast();
-    void settle_arrival();
+    void open(uint64_t minibatch, uint64_t reductions);
+    void settle();
+    void settle(const TimedArrival &one);
 
     Arena &arena_;
     uint64_t block_offset_;
@@ -50,8 +59,11 @@ private:
     std::atomic<uint64_t> *last_;                     // the `next` of its last shard record
     std::unordered_map<uint64_t, uint64_t> records_;  // offsets here, by the owner's offsets
     uint64_t broadcasts_ = 0;                         // applied
+    TimedArrival arrivals_[2] = {};                   // by call parity
     uint64_t known_arrivals_ = 0;
-    uint64_t broadcasts_before_[2] = {};  // the known arrivals, by minibatch parity
+    uint64_t settled_arrivals_ = 0;   // that the block tells
+    uint64_t opened_ = 0;             // what the block is to tell
+    uint64_t reductions_before_ = 0;  // once it tells these
 };
 
 }  // namespace odc

@@ -10,7 +10,7 @@
  *           what it moves, another the own slice; odc_scatter_add of f32 and of as many bf16
  *   incast  f32 gradients to rank 0, which owns the whole shard: from all other ranks at once, and from one (twice); the bare
  *           loop that adds them, from all (twice) and from one
- *   sync    odc_minibatch_sync, with its packets; and the processor time of one in a row of them */
+ *   sync    odc_minibatch_sync and odc_all_reduce, with their packets; and the processor time of one in a row of them */
 #include "fabric_peers.h"
 
 #include <math.h>
@@ -417,49 +417,68 @@ static int sync_ranks(struct race *race) {
     return 1;
 }
 
-/* Of this process for one of several syncs in a row, the progress thread's part with it. */
-static double processor_seconds_of_a_sync(struct race *race) {
-    enum { SYNCS = 20 };
+static int reduce_ranks(struct race *race) {
+    double value = 1;
+    check_odc(odc_all_reduce(race->context, &value, 1, ODC_MAX));
+    return 1;
+}
+
+/* Of this process for one of several calls in a row, the progress thread's part with it. */
+static double processor_seconds(struct race *race, int (*call)(struct race *)) {
+    enum { CALLS = 20 };
     struct timespec begin;
     struct timespec end;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &begin);
-    for (int i = 0; i < SYNCS; ++i) {
-        check_odc(odc_minibatch_sync(race->context));
+    for (int i = 0; i < CALLS; ++i) {
+        call(race);
     }
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
-    return ((double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) * 1e-9) / SYNCS;
+    return ((double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) * 1e-9) / CALLS;
 }
 
-/* The packets of one round: of a minibatch's publishes, and of its sync. A gather from all ranks shows that the former have
- * been sent, the sync that the latter have. */
+/* The packets of one round: of a minibatch's reduction, its publishes, and its sync. A gather from all ranks shows that the
+ * publishes have been sent, the calls themselves that their messages have. */
 static void measure_sync(struct race *race) {
-    static double seconds[MAX_ROUNDS], publish_packets[MAX_ROUNDS], sync_packets[MAX_ROUNDS];
+    enum { REDUCTION, PUBLISH, SYNC, PHASES };
+    static const char *const names[PHASES] = {"reduction_packets", "publish_packets", "sync_packets"};
+    static double sent[PHASES][MAX_ROUNDS], sync[MAX_ROUNDS], reduction[MAX_ROUNDS];
+    static double sync_processor[MAX_ROUNDS], reduction_processor[MAX_ROUNDS];
     race->numel = 1024 * (uint64_t)race->bare.bootstrap.size;
     race->parameters = add_shard(race, (odc_shard_desc){.name = "w", .numel = race->numel, .parameter_type = ODC_F32});
     for (int round = -1; round < race->rounds; ++round) { /* the first connects */
         int i = round > 0 ? round : 0;
-        uint64_t before = packets(race);
+        uint64_t before[PHASES + 1];
+        before[REDUCTION] = packets(race);
+        reduction[i] = time_ranks(race, reduce_ranks);
+        before[PUBLISH] = packets(race);
         check_odc(odc_publish_all(race->context, NULL));
         gather(race);
         barrier(race);
-        uint64_t between = packets(race);
-        seconds[i] = time_ranks(race, sync_ranks);
-        publish_packets[i] = (double)(between - before);
-        sync_packets[i] = (double)(packets(race) - between);
+        before[SYNC] = packets(race);
+        sync[i] = time_ranks(race, sync_ranks);
+        before[PHASES] = packets(race);
+        for (int phase = 0; phase < PHASES; ++phase) {
+            sent[phase][i] = (double)(before[phase + 1] - before[phase]);
+        }
     }
     check_odc(odc_release_shard(race->parameters)); /* so that nothing has to be published */
-    static double processor[MAX_ROUNDS];
     for (int round = 0; round < race->rounds; ++round) {
-        processor[round] = processor_seconds_of_a_sync(race);
+        sync_processor[round] = processor_seconds(race, sync_ranks);
+        reduction_processor[round] = processor_seconds(race, reduce_ranks);
     }
     if (race->bare.bootstrap.rank == 0) {
-        print_list("publish_packets", publish_packets, race->rounds);
+        for (int phase = 0; phase < PHASES; ++phase) {
+            print_list(names[phase], sent[phase], race->rounds);
+            printf(",");
+        }
+        printf("\"seconds\":{");
+        print_list("sync", sync, race->rounds);
         printf(",");
-        print_list("sync_packets", sync_packets, race->rounds);
-        printf(",\"seconds\":{");
-        print_list("sync", seconds, race->rounds);
+        print_list("sync_processor", sync_processor, race->rounds);
         printf(",");
-        print_list("processor", processor, race->rounds);
+        print_list("reduction", reduction, race->rounds);
+        printf(",");
+        print_list("reduction_processor", reduction_processor, race->rounds);
         printf("}}\n");
     }
 }
