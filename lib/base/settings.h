@@ -82,8 +82,9 @@ inline constexpr std::array<SettingRow, 21> kSettings = {{
     {Setting::kCopyBatches, "ODC_COPY_BATCHES", "1",
      "0: copies between GPUs are enqueued one by one, not as a batch, should a driver's batches be at fault.", 0, 1},
     {Setting::kAddByOwner, "ODC_ADD_BY_OWNER", "0",
-     "1: bf16 and f16 gradients for another GPU of the host are copied there and added by that GPU, which halves the bytes between "
-     "them and takes ODC_STAGING_BYTES of its memory; it has not run on several GPUs yet. 0: a kernel of this rank's GPU adds them.",
+     "1: bf16 and f16 gradients for another GPU of the host are copied there and added by that GPU, if its rank has set this, "
+     "too: half the bytes cross, and each such rank gives ODC_STAGING_BYTES of its GPU's memory, 1 MiB for each other rank of the "
+     "host at least; it has not run on several GPUs yet. 0: a kernel of this rank's GPU adds them.",
      0, 1},
     {Setting::kGpuDirect, "ODC_GPU_DIRECT", "0",
      "1: between hosts network adapters reach GPU memory themselves (GPUDirect RDMA), where a rank's can, with libfabric "

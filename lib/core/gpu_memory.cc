@@ -196,7 +196,7 @@ void GpuMemory::attach(const std::vector<Shard *> &shards) {
             attach_slice(shard);
             register_memory(shard);
         }
-        add_by_owner(shards);
+        offer_owner_add(shards);
         send_regions(shards);
         drop_allocation(parts);
     } catch (...) {
@@ -244,44 +244,87 @@ void GpuMemory::open_bounce_buffers(const Shard &shard) {
 
 // ---- Additions by owners ----
 
-bool GpuMemory::is_added_by_owners(const Shard &shard) const {
-    return add_by_owner_ && element_size(shard.description().gradient_type) == 2;
+namespace {
+
+using SlotWord = std::atomic<uint64_t> AddSlot::*;
+
+void unpin(Cuda &cuda, std::span<AddSlot> slots, SlotWord word) {
+    for (AddSlot &slot : slots) {
+        cuda.unpin(slot.*word);
+    }
 }
 
-// The slots of an owner who has opened them, of all senders.
+// The words' addresses for streams. If it fails, none stays pinned.
+std::vector<cuda::Address> pin(Cuda &cuda, std::span<AddSlot> slots, SlotWord word) {
+    std::vector<cuda::Address> addresses;
+    addresses.reserve(slots.size());
+    try {
+        for (AddSlot &slot : slots) {
+            addresses.push_back(cuda.pin(slot.*word));
+        }
+    } catch (...) {
+        unpin(cuda, slots.first(addresses.size()), word);
+        throw;
+    }
+    return addresses;
+}
+
+Cuda::Allocated allocate_slots(Cuda &cuda, int rank, uint64_t bytes, const Deadline &deadline) {
+    try {
+        return cuda.allocate(rank, bytes, deadline);
+    } catch (const Error &error) {
+        if (error.status() != ODC_ERROR_NO_MEMORY) {
+            throw;
+        }
+        fail(ODC_ERROR_NO_MEMORY,
+             "ODC_ADD_BY_OWNER=1 needs {} bytes of the memory of {} for gradients that other ranks copy there, and has "
+             "not got them: set ODC_STAGING_BYTES lower, or ODC_ADD_BY_OWNER=0",
+             bytes, cuda.device().name());
+    }
+}
+
+}  // namespace
+
+bool GpuMemory::is_added_by_owners(const Shard &shard) const {
+    return add_by_owner_ && OwnerAdd::takes(shard.description().gradient_type);
+}
+
+// The slots of an owner who has opened them: of all senders, which are the other ranks of its host, or of one.
 std::span<AddSlot> GpuMemory::add_slots(int owner) {
     const AddQueue &queue = job_.block(owner).add_queue;
     return {reinterpret_cast<AddSlot *>(job_.peer(owner).arena->record(queue.slots)),
-            queue.each * job_.local_peers().size()};
+            queue.each * (job_.local_peers().size() - 1)};
 }
 
-size_t GpuMemory::first_add_slot(int owner, int sender) const {
+std::span<AddSlot> GpuMemory::add_slots(int owner, int sender) {
     const std::vector<int> &ranks = job_.local_peers();
-    const auto index = std::lower_bound(ranks.begin(), ranks.end(), sender) - ranks.begin();
-    return static_cast<size_t>(index) * job_.block(owner).add_queue.each;
+    const auto before = static_cast<size_t>(std::lower_bound(ranks.begin(), ranks.end(), sender) - ranks.begin());
+    const uint64_t each = job_.block(owner).add_queue.each;
+    return add_slots(owner).subspan((before - (sender > owner ? 1 : 0)) * each, each);
 }
 
 // Opens the slots into which others copy gradients for this rank's GPU.
 void GpuMemory::open_owner_add() {
-    AddQueue &queue = job_.block(job_.rank()).add_queue;
-    Arena &arena = *job_.peer(job_.rank()).arena;
-    const uint64_t senders = job_.local_peers().size();
+    const int rank = job_.rank();
+    AddQueue &queue = job_.block(rank).add_queue;
+    Arena &arena = *job_.peer(rank).arena;
+    const uint64_t senders = job_.local_peers().size() - 1;
     const auto most = static_cast<uint64_t>(setting_number(Setting::kStagingBytes)) / BouncePool::kBytes;
     queue.each = std::max<uint64_t>(1, most / senders);
     const uint64_t count = queue.each * senders;
     queue.slots = arena.allocate_record(count * sizeof(AddSlot));
+    new (arena.record(queue.slots)) AddSlot[count]();  // the record may have been another's
+    const std::span<AddSlot> slots = add_slots(rank);
     Cuda::Allocated memory{};
+    std::vector<cuda::Address> words;
     try {
-        new (arena.record(queue.slots)) AddSlot[count]();  // the record may have been another's
-        memory = cuda_.allocate(job_.rank(), count * BouncePool::kBytes, job_.deadline());
-        AddSlots slots{add_slots(job_.rank()), {}, memory.start, &queue.bell};
-        for (AddSlot &slot : slots.slots) {
-            slots.words.push_back(cuda_.pin(slot.added));
-        }
-        cuda_.owner_add().open_target(std::move(slots));
+        memory = allocate_slots(cuda_, rank, count * BouncePool::kBytes, job_.deadline());
+        words = pin(cuda_, slots, &AddSlot::added);
+        cuda_.owner_add().open_target({slots, words, memory.start, &queue.bell});
     } catch (...) {
+        unpin(cuda_, slots.first(words.size()), &AddSlot::added);
         if (memory.number != 0) {
-            cuda_.unmap_region(job_.rank(), memory.number, job_.minibatch());
+            cuda_.unmap_region(rank, memory.number, job_.minibatch());
         }
         arena.free_record(queue.slots, count * sizeof(AddSlot));
         throw;
@@ -291,7 +334,7 @@ void GpuMemory::open_owner_add() {
 
 // Lets the GPUs of other ranks leave additions to these shards to this one. Before others know them, because they take what is
 // sent here in the minibatch of the registration.
-void GpuMemory::add_by_owner(const std::vector<Shard *> &shards) {
+void GpuMemory::offer_owner_add(const std::vector<Shard *> &shards) {
     std::set<int> peers;
     for (const Shard *shard : shards) {
         for (uint64_t index = 0; index < shard->owners(); ++index) {
@@ -315,36 +358,43 @@ void GpuMemory::add_by_owner(const std::vector<Shard *> &shards) {
             }
         }
         std::erase_if(peers, [this](int peer) {
-            const size_t first = first_add_slot(job_.rank(), peer);
-            return add_slots(job_.rank())[first].connected.load(std::memory_order_relaxed) != 0;
+            return add_slots(job_.rank(), peer).front().connected.load(std::memory_order_relaxed) != 0;
         });
-        cuda_.send_region(job_.rank(), job_.block(job_.rank()).add_queue.region, job_.minibatch(), peers);
+        if (!peers.empty()) {
+            cuda_.send_region(job_.rank(), job_.block(job_.rank()).add_queue.region, job_.minibatch(), peers);
+        }
     });
 }
 
 // Whether this rank's GPU can leave additions to the owner's, if it may; else the handle of the owner's slots is on its way.
 bool GpuMemory::connect_owner_add(const Shard &shard, int owner) {
-    AddQueue &queue = job_.block(owner).add_queue;
-    if (!is_added_by_owners(shard) || queue.region == 0 || !cuda_.is_other(job_.block(owner).gpu) ||
+    if (!is_added_by_owners(shard) || !cuda_.is_other(job_.block(owner).gpu) ||
         cuda_.owner_add().source_to(owner) != nullptr) {
+        return true;
+    }
+    AddQueue &queue = job_.block(owner).add_queue;  // as it was when the owner registered the shard, or later
+    if (queue.region == 0) {
+        job_.log().debug("adds gradients of shard \"{}\" to rank {} itself: ODC_ADD_BY_OWNER is 0 there", shard.name(),
+                         owner);
         return true;
     }
     std::byte *const memory = cuda_.map_region(owner, queue.region);
     if (memory == nullptr) {
         return false;
     }
-    const size_t first = first_add_slot(owner, job_.rank());
-    AddSlots slots{add_slots(owner).subspan(first, queue.each), {}, memory + first * BouncePool::kBytes, &queue.bell};
+    const std::span<AddSlot> slots = add_slots(owner, job_.rank());
+    const auto first = static_cast<size_t>(slots.data() - add_slots(owner).data());
+    std::vector<cuda::Address> words;
     try {
-        for (AddSlot &slot : slots.slots) {
-            slots.words.push_back(cuda_.pin(slot.copied));
-        }
-        slots.slots.front().connected.store(1, std::memory_order_relaxed);
-        cuda_.owner_add().connect(owner, std::move(slots));
+        words = pin(cuda_, slots, &AddSlot::copied);
+        cuda_.owner_add().connect(owner, {slots, words, memory + first * BouncePool::kBytes, &queue.bell});
     } catch (...) {
+        unpin(cuda_, slots.first(words.size()), &AddSlot::copied);
         cuda_.unmap_region(owner, queue.region, job_.minibatch());
         throw;
     }
+    slots.front().connected.store(1, std::memory_order_relaxed);
+    job_.log().debug("leaves additions of bf16 and f16 gradients to the GPU of rank {}", owner);
     return true;
 }
 

@@ -40,10 +40,10 @@ private:
     void drop_allocation(const std::vector<DeviceAllocation> &parts);
     void open_bounce_buffers(const Shard &shard);
     bool is_added_by_owners(const Shard &shard) const;
-    void open_owner_add();
-    void add_by_owner(const std::vector<Shard *> &shards);
     std::span<AddSlot> add_slots(int owner);
-    size_t first_add_slot(int owner, int sender) const;
+    std::span<AddSlot> add_slots(int owner, int sender);
+    void open_owner_add();
+    void offer_owner_add(const std::vector<Shard *> &shards);
     bool connect_owner_add(const Shard &shard, int owner);
     void attach_slice(Shard &shard);
     void detach_slice(Shard &shard);

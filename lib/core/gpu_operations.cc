@@ -13,6 +13,7 @@
 #include "core/remote_memory.h"
 #include "core/shard_directory.h"
 #include "core/wait.h"
+#include "transport/cuda/copier.h"
 #include "transport/cuda/cuda.h"
 #include "transport/cuda/owner_add.h"
 #include "transport/cuda/staged_add.h"
@@ -52,8 +53,8 @@ GpuOperations::GpuOperations(Job &job, ShardDirectory &directory, RemoteMemory &
         call_gpu(job_, cuda_.device(), [this] {
             cuda_.progress_ipc();
             cuda_.device().check_health();
-            cuda_.owner_add().check();
         });
+        check_owner_add();
     };
     // Completes what this rank has gathered, and what it has published, which peers may still read.
     const auto before_leaving = [this] {
@@ -243,7 +244,7 @@ void GpuOperations::cancel(Operation &operation, const std::function<void()> &lo
 void GpuOperations::get(Operation &operation, const std::vector<uint64_t> &indexes) {
     const Shard &shard = *operation.shard;
     const size_t size = element_size(shard.description().parameter_type);
-    std::vector<Cuda::Copy> copies;
+    std::vector<Copy> copies;
     std::vector<StagedGet> staged;
     for (const uint64_t index : indexes) {
         if (shard.slices().numel(index) == 0) {
@@ -398,8 +399,9 @@ void GpuOperations::add(Operation &operation, Operation::ScatterAdd &addition, J
 
 // NULL: this rank's GPU adds, or a host.
 OwnerAddSource *GpuOperations::owner_add_to(const Shard &shard, uint64_t index) {
-    const bool halves = element_size(shard.description().gradient_type) == 2;
-    return halves && !shard.is_staged(index) ? cuda_.owner_add().source_to(shard.owner(index)) : nullptr;
+    return OwnerAdd::takes(shard.description().gradient_type) && !shard.is_staged(index)
+               ? cuda_.owner_add().source_to(shard.owner(index))
+               : nullptr;
 }
 
 int GpuOperations::exponent_for_sums_of(const Shard &shard) const {
@@ -437,7 +439,26 @@ void GpuOperations::wait_for_staging(Job::Wait &wait, const std::function<bool()
     check_staging();  // again, for what failed after the last check
 }
 
+void GpuOperations::check_owner_add() {
+    if (const std::optional<Error> error = cuda_.owner_add().error()) {
+        job_.fail_job(error->status(), formatted("{} cannot add gradients that other ranks have copied to its GPU: {}",
+                                                 job_.who(job_.rank()), error->what()));
+    }
+}
+
+// An owner that has left before the sync may have ended its thread.
+void GpuOperations::check_adders() {
+    const std::optional<int> owner = cuda_.owner_add().awaited_owner();
+    const ControlBlock *const block = owner ? &job_.block(*owner) : nullptr;
+    if (owner && block->state.load(std::memory_order_acquire) == RankState::Left) {
+        job_.fail_job(ODC_ERROR_PEER_LOST,
+                      formatted("{} left in minibatch {} before it had added gradients of {}", job_.who(*owner),
+                                block->left_minibatch.load(), job_.who(job_.rank())));
+    }
+}
+
 void GpuOperations::check_staging() {
+    check_owner_add();
     if (const std::optional<Error> error = cuda_.staging_error()) {
         job_.fail_job(error->status(), formatted("{} stopped halfway in {}: {}", job_.who(job_.rank()),
                                                  call_name(Call::ScatterAdd), error->what()));
@@ -476,10 +497,12 @@ void GpuOperations::add_in_pieces(Operation &operation, uint64_t index, Job::Wai
     Endpoint *const endpoint = job_.on_this_host(owner) ? nullptr : &job_.endpoint_to(owner);
     StagedAddition part{to, endpoint, operation.gradient(index), 0, generation()};
     wait.describe([&, this] {
-        return formatted("no bounce buffer is free for gradients of shard \"{}\" to {}: {}", shard.name(),
+        return formatted("no {} is free for gradients of shard \"{}\" to {}: {}",
+                         source != nullptr ? "slot in its GPU's memory" : "bounce buffer", shard.name(),
                          job_.who(owner), unfinished_work());
     });
     wait_for_staging(wait, [&] {
+        check_adders();
         const uint64_t work =
             cuda_.pending_work().begin(shard.record_offset(), description_of(Call::ScatterAdd, shard));
         enqueue(job_, cuda_.device(), Call::ScatterAdd, [&] {

@@ -66,6 +66,8 @@ private:
     void add_in_pieces(Operation &operation, uint64_t index, Job::Wait &wait);
     void wait_for_staging(Job::Wait &wait, const std::function<bool()> &ready);
     void check_staging();
+    void check_owner_add();
+    void check_adders();
     void await_gets();
 
     // gpu_sync.cc

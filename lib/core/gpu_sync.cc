@@ -31,6 +31,7 @@ void GpuOperations::drain() {
     });
     wait_for_staging(wait, [this] {
         note_wait();
+        check_adders();
         return cuda_.is_idle();
     });
     job_.note_device_done();

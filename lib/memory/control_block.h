@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a rank tells its peers: a block at the start of its arena that all ranks read and only its own rank writes (except
-// waiters, peer_failed, arrived_at_ns, speeds, claims and the trees). Minibatch numbers are stored plus one, so that 0 means
+// waiters, peer_failed, arrived_at_ns, speeds, claims, the bell of add_queue and the trees). Minibatch numbers are stored plus one, so that 0 means
 // "not yet", and only grow.
 #pragma once
 
@@ -155,7 +155,7 @@ struct ControlBlock {
     int32_t error_status;
     char error_text[2044];
 
-    AddQueue add_queue;  // constant once this rank has registered a shard for which it is needed
+    AddQueue add_queue;  // but for its bell constant once this rank has registered a shard for which it is needed
 
     std::atomic<uint64_t> first_record;  // offset of the first shard record; 0: none yet
 

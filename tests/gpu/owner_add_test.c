@@ -4,6 +4,7 @@
 #include "model.h"
 
 #include <limits.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -14,7 +15,7 @@ enum { NUMEL = 3000, LARGE = 3 << 20, DEADLINE_MS = 3000 };
 
 typedef struct work {
     int gradient_type;
-    int copies; /* to the other rank */
+    int copies; /* to the other rank, which overlap with kernels */
 } work;
 
 static void adds_once(odc_context *context, void *arg) {
@@ -27,7 +28,7 @@ static void adds_once(odc_context *context, void *arg) {
     write_gradients(t, full, 4);
     struct fake_cuda_work before = gpu_enqueued();
     CHECK_OK(odc_scatter_add(t.shard, full, NUMEL, gpu_stream(2)));
-    CHECK_EQUAL(gpu_enqueued().copies - before.copies, what->copies);
+    CHECK_EQUAL(gpu_enqueued().batched_copies - before.batched_copies, what->copies);
     spoil_gradients(t, full, gpu_stream(2));
     CHECK_OK(odc_minibatch_sync(context));
     check_sums(t, (uint64_t[]){4, 4}, 2);
@@ -90,6 +91,63 @@ static void gradients_larger_than_all_slots_go_in_pieces(void **state) {
     unsetenv("ODC_STAGING_BYTES");
 }
 
+/* ---- Two threads of a rank ---- */
+
+typedef struct gathering {
+    tensor *tensors; /* of owners that this rank has not used yet */
+    atomic_int begins;
+} gathering;
+
+static void *gather_all(void *arg) {
+    gathering *g = arg;
+    gpu_choose(0);
+    await_flag(&g->begins, 1);
+    for (int i = 0; i < 2; ++i) {
+        check_gather(g->tensors[i], 6);
+    }
+    return NULL;
+}
+
+/* Rank 0 adds to rank 1 while another of its threads comes to use ranks 2 and 3. */
+static void two_threads(odc_context *context, void *arg) {
+    const int rank = odc_rank(context);
+    tensor mine[3];
+    (void)arg;
+    for (int32_t other = 1; other < 4; ++other) {
+        const int32_t ranks[] = {0, other};
+        char name[16];
+        snprintf(name, sizeof name, "layer.%d", (int)other);
+        odc_shard_desc desc = describe(name, NUMEL, ODC_F32, ODC_BF16);
+        desc.ranks = ranks;
+        desc.rank_count = 2;
+        if (rank == 0 || rank == other) {
+            tensor one = make_described(context, &desc);
+            write_parameters(one, 6);
+            mine[rank == 0 ? other - 1 : 0] = one;
+        }
+    }
+    CHECK_OK(odc_publish_all(context, NULL));
+    if (rank == 0) {
+        gathering g = {.tensors = &mine[1]};
+        pthread_t thread;
+        CHECK_EQUAL(pthread_create(&thread, NULL, gather_all, &g), 0);
+        raise_flag(&g.begins);
+        add_gradients(mine[0], 5);
+        CHECK_EQUAL(pthread_join(thread, NULL), 0);
+    } else if (rank == 1) {
+        add_gradients(mine[0], 5);
+    }
+    CHECK_OK(odc_minibatch_sync(context));
+    if (rank < 2) {
+        check_sums(mine[0], (uint64_t[]){5, 5}, 2);
+    }
+}
+
+static void a_thread_may_add_while_another_meets_new_owners(void **state) {
+    (void)state;
+    run_ranks(4, two_threads, NULL);
+}
+
 /* ---- Shards come and go ---- */
 
 /* Rank 0 opens its slots for a shard of ranks 0 and 1; rank 2 comes to use them later. */
@@ -146,21 +204,62 @@ static void a_shard_leaves_nothing_but_the_slots(void **state) {
     run_ranks(3, comes_and_goes, NULL);
 }
 
+/* Slots on several pages, of which rank 0 cannot pin the first, the second, ... */
+static void pins_in_vain(odc_context *context, void *arg) {
+    odc_shard_desc desc = describe("layer", NUMEL, ODC_F32, ODC_BF16);
+    tensor t = {NULL, NUMEL, ODC_F32, ODC_BF16, desc.memory, 0};
+    int failures = 0;
+    (void)arg;
+    for (odc_status status = ODC_ERROR_NO_MEMORY; odc_rank(context) == 0 && status != ODC_OK; ++failures) {
+        struct fake_cuda_counts before = gpu_live();
+        gpu_fail("cuMemHostRegister", (unsigned)failures + 1, 2);
+        status = odc_register_shard(context, &desc, &t.shard);
+        gpu_fail_no_more();
+        if (status != ODC_OK) {
+            CHECK_EQUAL(status, ODC_ERROR_NO_MEMORY);
+            gpu_check_live(before);
+        }
+    }
+    if (odc_rank(context) == 0) {
+        CHECK(failures > 3);
+    } else {
+        t = make_described(context, &desc);
+    }
+    use_once(context, &t, 1, 2);
+}
+
+static void slots_that_cannot_be_pinned_leave_nothing(void **state) {
+    (void)state;
+    needs_fake_cuda("it makes calls fail, and counts what there is");
+    needs_processes("it counts the resources of a process");
+    setenv("ODC_STAGING_BYTES", "104857600", 1);
+    run_ranks(2, pins_in_vain, NULL);
+    unsetenv("ODC_STAGING_BYTES");
+}
+
 /* ---- Owners that do not add ---- */
 
-typedef enum end { STOPS, DIES, CANNOT_ADD } end;
+typedef enum end { STOPS, DIES, CANNOT_ADD, LEAVES } end;
 
 typedef struct scene {
     end how;
+    uint64_t numel;
+    atomic_int gathered;
     atomic_int owner; /* its process */
 } scene;
 
 static void add_to_one_who_ends(odc_context *context, tensor t, scene *what) {
     const int owner = read_flag(&what->owner);
-    if (what->how != CANNOT_ADD) {
+    if (what->how == STOPS || what->how == DIES) {
         stop_process(owner);
     }
-    add_gradients(t, 3); /* waits for nobody */
+    void *full = new_buffer(t, ODC_BF16);
+    write_gradients(t, full, 3);
+    if (t.numel == LARGE) { /* for which there are too few slots */
+        CHECK_ERROR(odc_scatter_add(t.shard, full, LARGE, NULL), ODC_ERROR_PEER_LOST, "rank 1", "left in minibatch 0");
+    } else {
+        CHECK_OK(odc_scatter_add(t.shard, full, t.numel, NULL)); /* waits for nobody */
+    }
     switch (what->how) {
         case STOPS:
             CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_TIMEOUT, "an addition that rank 1", "is to apply");
@@ -170,26 +269,44 @@ static void add_to_one_who_ends(odc_context *context, tensor t, scene *what) {
             CHECK_EQUAL(kill(owner, SIGKILL), 0);
             CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_PEER_LOST, "rank 1", "died");
             break;
-        case CANNOT_ADD: CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_DEVICE, "rank 1", "cuLaunchKernel"); break;
+        case CANNOT_ADD:
+            CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_DEVICE, "rank 1",
+                        "cannot add gradients that other ranks have copied to its GPU: cuLaunchKernel");
+            break;
+        case LEAVES:
+            CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_PEER_LOST, "rank 1",
+                        "left in minibatch 0 before it had added gradients of rank 0");
+            break;
     }
+    gpu_wait(NULL);
+    gpu_free(full);
 }
 
 static void owner_ends(int rank, int size, const char *job, void *arg) {
     scene *what = arg;
     odc_context *context = what->how == STOPS ? join_within(rank, size, job, DEADLINE_MS) : join(rank, size, job);
-    tensor t = make_tensor(context, "layer", NUMEL, ODC_F32, ODC_BF16);
+    tensor t = make_tensor(context, "layer", what->numel, ODC_F32, ODC_BF16);
     write_parameters(t, 2);
     CHECK_OK(odc_publish(t.shard, NULL));
     check_gather(t, 2);
+    if (rank == 1 && what->how == LEAVES) {
+        raise_flag(&what->gathered);
+        await_flag(&what->gathered, 2); /* rank 0 reads this rank's slice no more */
+        odc_destroy(context);
+        set_flag(&what->owner, getpid());
+        return;
+    }
     if (rank == 1) {
         if (what->how == CANNOT_ADD) {
             gpu_fail("cuLaunchKernel", 0, 701);
         }
         set_flag(&what->owner, getpid());
         await_flag(&what->owner, what->how == CANNOT_ADD ? 1 : INT_MAX); /* until it is killed */
-        CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_DEVICE, "rank 1", "cuLaunchKernel");
+        CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_DEVICE, "rank 1",
+                    "cannot add gradients that other ranks have copied to its GPU: cuLaunchKernel");
         gpu_fail_no_more();
     } else {
+        raise_flag(&what->gathered);
         await_flag(&what->owner, 1);
         add_to_one_who_ends(context, t, what);
     }
@@ -198,27 +315,36 @@ static void owner_ends(int rank, int size, const char *job, void *arg) {
     gpu_collect();
 }
 
-static void with_an_owner_that(end how, int dies) {
+static void with_an_owner_that(end how, uint64_t numel, int dies) {
     scene *what = share(sizeof *what);
     needs_fake_cuda("it makes calls fail, and a GPU's program cannot be stopped at will");
     needs_processes("it stops a rank");
     what->how = how;
+    what->numel = numel;
     run_mortals(2, dies ? 2 : 0, owner_ends, what);
 }
 
 static void an_owner_that_stands_still_is_named_at_the_deadline(void **state) {
     (void)state;
-    with_an_owner_that(STOPS, 1);
+    with_an_owner_that(STOPS, NUMEL, 1);
 }
 
 static void an_owner_that_dies_ends_the_job(void **state) {
     (void)state;
-    with_an_owner_that(DIES, 1);
+    with_an_owner_that(DIES, NUMEL, 1);
 }
 
 static void an_owner_whose_gpu_cannot_add_ends_the_job(void **state) {
     (void)state;
-    with_an_owner_that(CANNOT_ADD, 0);
+    with_an_owner_that(CANNOT_ADD, NUMEL, 0);
+}
+
+static void an_owner_that_has_left_is_not_waited_for(void **state) {
+    (void)state;
+    with_an_owner_that(LEAVES, NUMEL, 0);
+    setenv("ODC_STAGING_BYTES", "1048576", 1);
+    with_an_owner_that(LEAVES, LARGE, 0);
+    unsetenv("ODC_STAGING_BYTES");
 }
 
 int main(void) {
@@ -226,11 +352,14 @@ int main(void) {
         cmocka_unit_test(the_owner_adds_what_has_two_bytes),
         cmocka_unit_test(each_rank_may_choose),
         cmocka_unit_test(gradients_larger_than_all_slots_go_in_pieces),
+        cmocka_unit_test(a_thread_may_add_while_another_meets_new_owners),
         cmocka_unit_test(senders_may_come_later),
         cmocka_unit_test(a_shard_leaves_nothing_but_the_slots),
+        cmocka_unit_test(slots_that_cannot_be_pinned_leave_nothing),
         cmocka_unit_test(an_owner_that_stands_still_is_named_at_the_deadline),
         cmocka_unit_test(an_owner_that_dies_ends_the_job),
         cmocka_unit_test(an_owner_whose_gpu_cannot_add_ends_the_job),
+        cmocka_unit_test(an_owner_that_has_left_is_not_waited_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

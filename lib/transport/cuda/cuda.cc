@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "base/deadline.h"
-#include "base/settings.h"
+#include "transport/cuda/copier.h"
 #include "transport/cuda/gdr_add.h"
 #include "transport/cuda/owner_add.h"
 #include "transport/cuda/staged_add.h"
@@ -19,9 +19,8 @@ using cuda::driver;
 using cuda::Result;
 
 Cuda::Cuda(const std::string &device)
-    : device_(device), add_kernel_(device_), pending_work_(device_),
-      copy_batches_(driver().cuMemcpyBatchAsync != nullptr && setting_number(Setting::kCopyBatches) != 0),
-      owner_add_(std::make_unique<OwnerAdd>(device_, add_kernel_)) {}
+    : device_(device), add_kernel_(device_), pending_work_(device_), copier_(std::make_unique<Copier>(device_)),
+      owner_add_(std::make_unique<OwnerAdd>(device_, *copier_, add_kernel_)) {}
 
 Cuda::~Cuda() {
     const CudaDevice::Scope scope(device_);
@@ -159,7 +158,7 @@ std::optional<Error> Cuda::staging_error() {
             return error;
         }
     }
-    return owner_add_->error();
+    return std::nullopt;
 }
 
 GpuIdentity Cuda::identity() const {
@@ -298,6 +297,11 @@ std::optional<int> Cuda::lagging_peer() {
 void Cuda::receive_regions() {
     while (const std::optional<IpcChannel::Delivery> delivery = ipc_channel_.receive()) {
         const RegionMessage &message = delivery->message;
+        const Key key{static_cast<int>(message.from), message.number};
+        if (const auto known = regions_.find(key); known != regions_.end()) {  // sent again, in a later minibatch
+            known->second.minibatch = std::max(known->second.minibatch, message.minibatch);
+            continue;
+        }
         Region region{nullptr, 0, message.minibatch, false, ""};
         try {
             if (!delivery->memory.valid()) {
@@ -308,7 +312,7 @@ void Cuda::receive_regions() {
         } catch (const Error &error) {
             region.error = error.what();
         }
-        regions_.emplace(Key{static_cast<int>(message.from), message.number}, std::move(region));
+        regions_.emplace(key, std::move(region));
     }
 }
 
@@ -385,7 +389,7 @@ void Cuda::publish(const Publish &work, cuda::Stream stream) const {
             "cuMemsetD8Async");
     }
     if (work.shadow != nullptr && work.shadow_bytes > 0) {
-        copy_one({work.parameters, work.shadow, work.shadow_bytes, false}, stream);
+        copier_->enqueue({{work.parameters, work.shadow, work.shadow_bytes, false}}, stream);
     }
     device_.check(driver().cuEventRecord(work.event, stream), "cuEventRecord");
     // The write has a fence: whoever sees the word sees the stream's earlier work.
@@ -397,44 +401,7 @@ void Cuda::wait_event(cuda::Event event, cuda::Stream stream) const {
     device_.check(driver().cuStreamWaitEvent(stream, event, 0), "cuStreamWaitEvent");
 }
 
-void Cuda::copy_one(const Copy &copy, cuda::Stream stream) const {
-    device_.check(driver().cuMemcpyAsync(reinterpret_cast<cuda::Address>(copy.to),
-                                         reinterpret_cast<cuda::Address>(copy.from), copy.bytes, stream),
-                  "cuMemcpyAsync");
-}
-
-// With copy engines rather than multiprocessors, so that copies proceed while a kernel fills the GPU.
-void Cuda::copy_between(const std::vector<Copy> &copies, cuda::Stream stream) const {
-    std::vector<cuda::Address> to;
-    std::vector<cuda::Address> from;
-    std::vector<size_t> bytes;
-    for (const Copy &copy : copies) {
-        to.push_back(reinterpret_cast<cuda::Address>(copy.to));
-        from.push_back(reinterpret_cast<cuda::Address>(copy.from));
-        bytes.push_back(copy.bytes);
-    }
-    cuda::CopyAttributes attributes{cuda::SourceAccess::InStream, {}, {}, cuda::kPreferOverlapWithCompute};
-    size_t first = 0;
-    device_.check(driver().cuMemcpyBatchAsync(to.data(), from.data(), bytes.data(), copies.size(), &attributes, &first,
-                                              1, stream),
-                  "cuMemcpyBatchAsync");
-}
-
-void Cuda::get(const std::vector<Copy> &copies, cuda::Stream stream) const {
-    // The legacy default stream takes no batches.
-    const bool batches = copy_batches_ && stream != nullptr && stream != cuda::kLegacyStream;
-    std::vector<Copy> between;
-    for (const Copy &copy : copies) {
-        if (copy.other_gpu && batches) {
-            between.push_back(copy);
-        } else {
-            copy_one(copy, stream);
-        }
-    }
-    if (!between.empty()) {
-        copy_between(between, stream);
-    }
-}
+void Cuda::get(const std::vector<Copy> &copies, cuda::Stream stream) const { copier_->enqueue(copies, stream); }
 
 void Cuda::convert_exact_sums(const RemoteSlice &slice, const PinnedMemory &to, cuda::Stream stream) const {
     add_kernel_.enqueue_conversion(slice, stream);

@@ -22,11 +22,13 @@
 namespace odc {
 
 class BouncePool;
+class Copier;
 class Endpoint;
 class GdrAdd;
 class OwnerAdd;
 class StagedGets;
 class StagingProxy;
+struct Copy;
 
 // This rank's GPU, and the GPU memory of its local peers. Callers have a CudaDevice::Scope where noted. Calls that change
 // regions must not overlap with other calls, unless noted.
@@ -108,12 +110,6 @@ public:
     // Makes the stream wait for an event, which may be recorded on another stream.
     void wait_event(cuda::Event event, cuda::Stream stream) const;
 
-    struct Copy {
-        const std::byte *from;
-        std::byte *to;
-        uint64_t bytes;
-        bool other_gpu;
-    };
     void get(const std::vector<Copy> &copies, cuda::Stream stream) const;
     // Adds gradients in the order of the addends.
     void add(const std::vector<SliceAddend> &addends, AddScope scope, cuda::Stream stream) const {
@@ -155,7 +151,7 @@ public:
     std::optional<int> failed_get_owner();
     // The same, or else an owner whose host or GPU has gradients that it has not added yet; none if there is none.
     std::optional<int> awaited_owner();
-    // What a staging proxy, or this GPU for others, could not add; none if there is nothing.
+    // What a staging proxy could not add; none if there is nothing.
     std::optional<Error> staging_error();
     bool is_idle();
     // How often all bounce buffers of one kind were in use.
@@ -176,8 +172,6 @@ private:
         std::string error;
     };
     using Key = std::pair<int, uint64_t>;  // rank, number
-    void copy_one(const Copy &copy, cuda::Stream stream) const;
-    void copy_between(const std::vector<Copy> &copies, cuda::Stream stream) const;
     void receive_regions();
     std::array<StagingProxy *, 2> staging_proxies() const {
         return {staging_proxy_.get(), gdr_staging_proxy_.get()};
@@ -192,7 +186,7 @@ private:
     CudaDevice device_;
     AddKernel add_kernel_;
     PendingWork pending_work_;
-    const bool copy_batches_;
+    std::unique_ptr<Copier> copier_;
     IpcChannel ipc_channel_;
     std::mutex ipc_mutex_;
     std::map<int, IpcSender> ipc_senders_;  // by rank

@@ -8,6 +8,7 @@
 #include "base/futex.h"
 #include "base/thread.h"
 #include "transport/cuda/add_kernel.h"
+#include "transport/cuda/copier.h"
 #include "transport/cuda/staged_addition.h"
 
 namespace odc {
@@ -49,26 +50,17 @@ uint64_t OwnerAddSource::stage(const StagedAddition &addition, cuda::Stream stre
     slot->count = elements.count;
     slot->exponent = addition.to.exponent;
     std::byte *const to = slots_.memory + index * BouncePool::kBytes;
-    try {
-        device_.check(driver().cuMemcpyAsync(reinterpret_cast<cuda::Address>(to),
-                                             reinterpret_cast<cuda::Address>(elements.from), elements.bytes, stream),
-                      "cuMemcpyAsync");
-        slot->staged.store(use, std::memory_order_release);
-        device_.check(driver().cuStreamWriteValue64(stream, slots_.words[index], use, cuda::kWriteValueDefault),
-                      "cuStreamWriteValue64");
-    } catch (...) {
-        lost_.store(true, std::memory_order_relaxed);
-        throw;
-    }
+    copier_.enqueue({{elements.from, to, elements.bytes, true}}, stream);
+    slot->staged.store(use, std::memory_order_release);
+    device_.check(driver().cuStreamWriteValue64(stream, slots_.words[index], use, cuda::kWriteValueDefault),
+                  "cuStreamWriteValue64");
     ring(*slots_.bell);
     return stripes;
 }
 
 bool OwnerAddSource::is_idle() const { return std::all_of(slots_.slots.begin(), slots_.slots.end(), is_free); }
 
-bool OwnerAddSource::is_drained() const {
-    return !lost_.load(std::memory_order_relaxed) && std::all_of(slots_.slots.begin(), slots_.slots.end(), is_copied);
-}
+bool OwnerAddSource::is_drained() const { return std::all_of(slots_.slots.begin(), slots_.slots.end(), is_copied); }
 
 bool OwnerAddSource::awaits_owner() const {
     return std::any_of(slots_.slots.begin(), slots_.slots.end(),
@@ -91,9 +83,8 @@ void OwnerAddTarget::remove_slice(uint64_t record) {
     slices_.erase(record);
 }
 
-std::optional<Error> OwnerAddTarget::error() {
-    const std::lock_guard lock(mutex_);
-    return error_;
+std::optional<Error> OwnerAddTarget::error() const {
+    return failed_.load(std::memory_order_acquire) ? error_ : std::nullopt;
 }
 
 void OwnerAddTarget::stop() {
@@ -105,10 +96,9 @@ void OwnerAddTarget::stop() {
     thread_.join();
 }
 
-bool OwnerAddTarget::is_idle() {
-    const std::lock_guard lock(mutex_);
+bool OwnerAddTarget::is_idle() const {
     for (size_t i = 0; i < started_.size(); ++i) {
-        if (slots_.slots[i].added.load(std::memory_order_acquire) != started_[i]) {
+        if (slots_.slots[i].added.load(std::memory_order_acquire) != started_[i].load(std::memory_order_acquire)) {
             return false;
         }
     }
@@ -118,41 +108,45 @@ bool OwnerAddTarget::is_idle() {
 // The GPU adds what its own stream is given one after another, so slots need no order.
 bool OwnerAddTarget::start_copied() {
     bool any = false;
-    const std::lock_guard lock(mutex_);
     for (size_t i = 0; i < slots_.slots.size(); ++i) {
         const uint64_t copied = slots_.slots[i].copied.load(std::memory_order_acquire);
-        if (copied > started_[i]) {
-            started_[i] = copied;  // first, so that a failure halfway is never idle
-            start(i);
+        if (copied > started_[i].load(std::memory_order_relaxed)) {
+            started_[i].store(copied, std::memory_order_release);  // first, so that a failure halfway is never idle
+            start(i, copied);
             any = true;
         }
     }
     return any;
 }
 
-void OwnerAddTarget::start(size_t index) {
-    const AddSlot &slot = slots_.slots[index];
+RemoteSlice OwnerAddTarget::slice_of(const AddSlot &slot) {
+    const std::lock_guard lock(mutex_);
     const auto slice = slices_.find(slot.record);
     if (slice == slices_.end() || slot.first > slice->second.numel || slot.count > slice->second.numel - slot.first) {
         fail(ODC_ERROR_INTERNAL, "gradients came for elements {} to {} of a shard that does not have them", slot.first,
              slot.first + slot.count);
     }
-    RemoteSlice to = slice->second;
+    return slice->second;
+}
+
+void OwnerAddTarget::start(size_t index, uint64_t use) {
+    const AddSlot &slot = slots_.slots[index];
+    RemoteSlice to = slice_of(slot);
     to.exponent = slot.exponent;
     // The sums are zero: the owner's stream had cleared them before it published.
     const uint64_t additions = slot.first == 0 ? 1 : 0;
     const CudaDevice::Scope scope(device_);
     add_kernel_.enqueue({{to, slot.first, slot.count, slots_.memory + index * BouncePool::kBytes, additions}},
                         AddScope::OwnGpu, device_.own_stream());
-    device_.check(driver().cuStreamWriteValue64(device_.own_stream(), slots_.words[index], started_[index],
-                                                cuda::kWriteValueDefault),
-                  "cuStreamWriteValue64");
+    device_.check(
+        driver().cuStreamWriteValue64(device_.own_stream(), slots_.words[index], use, cuda::kWriteValueDefault),
+        "cuStreamWriteValue64");
 }
 
 // Whether gradients are on their way.
 bool OwnerAddTarget::awaits_any() const {
     for (size_t i = 0; i < started_.size(); ++i) {
-        if (slots_.slots[i].staged.load(std::memory_order_acquire) != started_[i]) {
+        if (slots_.slots[i].staged.load(std::memory_order_acquire) != started_[i].load(std::memory_order_relaxed)) {
             return true;
         }
     }
@@ -189,28 +183,46 @@ void OwnerAddTarget::run() {
             }
         }
     } catch (const std::exception &) {
-        const std::lock_guard lock(mutex_);
         error_ = current_error();
+        failed_.store(true, std::memory_order_release);
     }
 }
 
 // ---- Both ----
 
+void OwnerAdd::open_target(AddSlots slots) {
+    target_ = std::make_unique<OwnerAddTarget>(device_, add_kernel_, std::move(slots));
+}
+
+void OwnerAdd::connect(int owner, AddSlots slots) {
+    auto source = std::make_unique<OwnerAddSource>(device_, copier_, std::move(slots));
+    const std::lock_guard lock(mutex_);
+    sources_.emplace(owner, std::move(source));
+}
+
 OwnerAddSource *OwnerAdd::source_to(int owner) const {
+    const std::lock_guard lock(mutex_);
     const auto source = sources_.find(owner);
     return source == sources_.end() ? nullptr : source->second.get();
 }
 
+template <class Check>
+bool OwnerAdd::all_sources(Check check) const {
+    const std::lock_guard lock(mutex_);
+    return std::all_of(sources_.begin(), sources_.end(), [&](const auto &one) { return check(*one.second); });
+}
+
 bool OwnerAdd::is_idle() const {
-    return std::all_of(sources_.begin(), sources_.end(), [](const auto &one) { return one.second->is_idle(); });
+    return all_sources([](const OwnerAddSource &source) { return source.is_idle(); });
 }
 
 bool OwnerAdd::is_drained() const {
     return (target_ == nullptr || target_->is_idle()) &&
-           std::all_of(sources_.begin(), sources_.end(), [](const auto &one) { return one.second->is_drained(); });
+           all_sources([](const OwnerAddSource &source) { return source.is_drained(); });
 }
 
 std::optional<int> OwnerAdd::awaited_owner() const {
+    const std::lock_guard lock(mutex_);
     for (const auto &[owner, source] : sources_) {
         if (source->awaits_owner()) {
             return owner;
@@ -219,17 +231,12 @@ std::optional<int> OwnerAdd::awaited_owner() const {
     return std::nullopt;
 }
 
-void OwnerAdd::check() const {
-    if (const std::optional<Error> why = error()) {
-        throw Error(*why);
-    }
-}
-
 uint64_t OwnerAdd::times_full() const {
     uint64_t times = 0;
-    for (const auto &one : sources_) {
-        times += one.second->times_full();
-    }
+    all_sources([&](const OwnerAddSource &source) {
+        times += source.times_full();
+        return true;
+    });
     return times;
 }
 

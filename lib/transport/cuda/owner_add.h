@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Additions of gradients of two bytes (bf16, f16) by the GPU of the slice's owner. The sender's stream copies them as they are, by
-// copy engines, into slots in the owner's GPU memory, and then writes a word; a thread of the owner's sees it and has its GPU add
-// them. So half the bytes cross between the GPUs that a kernel of the sender's sends, which adds f32, and none of the sender's
-// multiprocessors is busy with it; in return an addition waits for a thread of the owner's.
+// Additions of gradients of two bytes (bf16, f16) by the GPU of the slice's owner. The sender's stream copies them as they are, as
+// for gathers by copy engines where the driver can, into slots in the owner's GPU memory, and then writes a word; a thread of the
+// owner's sees it and has its GPU add them. So half the bytes cross between the GPUs that a kernel of the sender's sends, which adds
+// f32; in return an addition waits for a thread of the owner's.
 #pragma once
 
+#include "base/element_type.h"
 #include "memory/add_slot.h"
 #include "transport/cuda/device.h"
 #include "transport/transport.h"
@@ -22,12 +23,13 @@
 namespace odc {
 
 class AddKernel;
+class Copier;
 struct StagedAddition;
 
 // The slots of one sender or of all, each of BouncePool::kBytes.
 struct AddSlots {
     std::span<AddSlot> slots;
-    std::vector<cuda::Address> words;  // of the word that this rank's streams write, by slot
+    std::vector<cuda::Address> words;  // that this rank's streams write, by slot
     std::byte *memory;                 // of the gradients, where this process has it
     Doorbell *bell;                    // of the owner's thread
 };
@@ -35,7 +37,8 @@ struct AddSlots {
 // This rank's additions to one owner. Thread-safe.
 class OwnerAddSource {
 public:
-    OwnerAddSource(const CudaDevice &device, AddSlots slots) : device_(device), slots_(std::move(slots)) {}
+    OwnerAddSource(const CudaDevice &device, const Copier &copier, AddSlots slots)
+        : device_(device), copier_(copier), slots_(std::move(slots)) {}
 
     // Enqueues the copy of as many stripes as fit into a slot. Returns their number; 0 if no slot is free. The caller has a
     // CudaDevice::Scope.
@@ -51,11 +54,11 @@ public:
 
 private:
     const CudaDevice &device_;
+    const Copier &copier_;
     AddSlots slots_;
     std::mutex mutex_;
     bool full_ = false;
     std::atomic<uint64_t> times_full_{0};
-    std::atomic<bool> lost_{false};  // a copy was enqueued whose end is never known
 };
 
 // The additions of other ranks to this rank's slices, by a thread of its own. Thread-safe.
@@ -70,59 +73,64 @@ public:
     void add_slice(const RemoteSlice &slice);
     void remove_slice(uint64_t record);
     // Why it has ended; none if it has not.
-    std::optional<Error> error();
+    std::optional<Error> error() const;
     // Adds nothing more. The GPU may still add.
     void stop();
     // Whether the GPU has added all that it was given.
-    bool is_idle();
+    bool is_idle() const;
 
 private:
     void run();
     bool start_copied();
-    void start(size_t slot);
+    void start(size_t slot, uint64_t use);
+    RemoteSlice slice_of(const AddSlot &slot);
     bool awaits_any() const;
     void rest(uint32_t rung);
 
     const CudaDevice &device_;
     const AddKernel &add_kernel_;
     AddSlots slots_;
-    std::mutex mutex_;
-    std::map<uint64_t, RemoteSlice> slices_;  // by record
-    std::vector<uint64_t> started_;           // the last use of each slot that the GPU was given
-    std::optional<Error> error_;
+    std::mutex mutex_;                            // never held while the driver is called: it may block
+    std::map<uint64_t, RemoteSlice> slices_;      // by record
+    std::vector<std::atomic<uint64_t>> started_;  // the last use of each slot that the GPU was given
+    std::optional<Error> error_;                  // constant once `failed_`
+    std::atomic<bool> failed_{false};
     int64_t busy_ns_ = 0;  // when the thread last had something to do
     std::atomic<bool> stopping_{false};
     std::thread thread_;
 };
 
-// Both sides, each opened when it is first needed.
+// Both sides, each opened when it is first needed. Sources thread-safe.
 class OwnerAdd {
 public:
-    OwnerAdd(const CudaDevice &device, const AddKernel &add_kernel) : device_(device), add_kernel_(add_kernel) {}
+    OwnerAdd(const CudaDevice &device, const Copier &copier, const AddKernel &add_kernel)
+        : device_(device), copier_(copier), add_kernel_(add_kernel) {}
 
-    void open_target(AddSlots slots) {
-        target_ = std::make_unique<OwnerAddTarget>(device_, add_kernel_, std::move(slots));
-    }
-    void connect(int owner, AddSlots slots) {
-        sources_.emplace(owner, std::make_unique<OwnerAddSource>(device_, std::move(slots)));
-    }
+    // Whether gradients of this odc_type are added this way: of wider ones it would move no fewer bytes.
+    static bool takes(int32_t gradient_type) { return element_size(gradient_type) == 2; }
+    void open_target(AddSlots slots);
+    void connect(int owner, AddSlots slots);
     OwnerAddTarget *target() const { return target_.get(); }  // NULL: not open
     OwnerAddSource *source_to(int owner) const;               // NULL: not connected
 
     bool is_idle() const;
     bool is_drained() const;
     std::optional<int> awaited_owner() const;
+    // What this rank's GPU could not add for others; none if there is nothing.
     std::optional<Error> error() const { return target_ ? target_->error() : std::nullopt; }
-    // Throws it.
-    void check() const;
     uint64_t times_full() const;
     // Adds nothing more for others.
     void stop();
 
 private:
+    template <class Check>
+    bool all_sources(Check check) const;
+
     const CudaDevice &device_;
+    const Copier &copier_;
     const AddKernel &add_kernel_;
-    std::map<int, std::unique_ptr<OwnerAddSource>> sources_;  // by owner
+    mutable std::mutex mutex_;
+    std::map<int, std::unique_ptr<OwnerAddSource>> sources_;  // by owner; one that is there stays
     std::unique_ptr<OwnerAddTarget> target_;
 };
 
