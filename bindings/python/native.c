@@ -210,6 +210,11 @@ int32_t odc_note_combination(int32_t *status,
     return *status = combine(context, values, count, op);
 }
 
+int32_t odc_note_wait(int32_t *status, int32_t (*wait)(void *context, uint64_t operation), void *context,
+                      uint64_t operation) {
+    return *status = wait(context, operation);
+}
+
 /* ---- Loops. Addresses are numbers, since Python has arrays of those. ---- */
 
 void odc_copy_each(size_t count, const uint64_t *to, const uint64_t *from, const uint64_t *bytes) {

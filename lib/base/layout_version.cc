@@ -8,7 +8,7 @@ namespace odc {
 namespace {
 
 #ifndef ODC_LAYOUT_VERSION  // a test builds with another version
-#define ODC_LAYOUT_VERSION 23
+#define ODC_LAYOUT_VERSION 24
 #endif
 
 constexpr uint64_t kName = 0x6f6463;  // "odc"

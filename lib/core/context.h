@@ -88,6 +88,8 @@ private:
     void await_host(HostTree &tree, uint64_t number, Job::Wait &wait, const HasCome &has_come);
     template <class HasCome>
     void await_other_hosts(Job::Wait &wait, const HasCome &has_come);
+    template <class HasCome>
+    std::string missing_ranks(const char *done, const HasCome &has_come) const;
     void await_arrivals();
     void await_votes(Job::Wait &wait);
     void await_reduction();

@@ -374,9 +374,7 @@ bool GpuMemory::connect_owner_add(const Shard &shard, int owner) {
     }
     AddQueue &queue = job_.block(owner).add_queue;  // as it was when the owner registered the shard, or later
     if (queue.region == 0) {
-        job_.log().debug("adds gradients of shard \"{}\" to rank {} itself: ODC_ADD_BY_OWNER is 0 there", shard.name(),
-                         owner);
-        return true;
+        return true;  // ODC_ADD_BY_OWNER is 0 there
     }
     std::byte *const memory = cuda_.map_region(owner, queue.region);
     if (memory == nullptr) {

@@ -446,11 +446,12 @@ void GpuOperations::check_owner_add() {
     }
 }
 
-// An owner that has left before the sync may have ended its thread.
+// An owner that has left may have ended its thread.
 void GpuOperations::check_adders() {
     const std::optional<int> owner = cuda_.owner_add().awaited_owner();
     const ControlBlock *const block = owner ? &job_.block(*owner) : nullptr;
-    if (owner && block->state.load(std::memory_order_acquire) == RankState::Left) {
+    if (owner && block->state.load(std::memory_order_acquire) == RankState::Left &&
+        cuda_.owner_add().awaited_owner() == owner) {  // it had not added before it left
         job_.fail_job(ODC_ERROR_PEER_LOST,
                       formatted("{} left in minibatch {} before it had added gradients of {}", job_.who(*owner),
                                 block->left_minibatch.load(), job_.who(job_.rank())));

@@ -20,7 +20,7 @@ class HostTree {
 public:
     HostTree(Job &job, Contribution (ControlBlock::*brought)[2], TreeNode (ControlBlock::*nodes)[kTreeLevels]);
 
-    // This rank has come to sync `number`, as its block says already. Waits for nobody.
+    // This rank has come to sync or reduction `number`, as its block says already. Waits for nobody.
     void join(uint64_t number);
     // Waits until all ranks of this host have come. `absent()`: the first rank that has not by its block, or -1.
     template <class Absent>

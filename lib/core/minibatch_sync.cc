@@ -180,22 +180,25 @@ void Context::await_other_hosts(Job::Wait &wait, const HasCome &has_come) {
     }
 }
 
+// For errors: all of them, as the one that is waited for may have come without this rank having heard of it.
+template <class HasCome>
+std::string Context::missing_ranks(const char *done, const HasCome &has_come) const {
+    std::string missing;
+    for (int rank = 0; rank < job_.size(); ++rank) {
+        if (!has_come(rank)) {
+            missing += formatted("{}{} has not {} in minibatch {}; it {}", missing.empty() ? "" : "; ", job_.who(rank),
+                                 done, minibatch(), job_.what(rank));
+        }
+    }
+    return missing;
+}
+
 void Context::await_arrivals() {
     const auto has_arrived = [this](int rank) {
         return job_.block(rank).arrived.load(std::memory_order_acquire) > minibatch();
     };
     Job::Wait wait(job_, call_name(Call::Sync));
-    wait.describe([&] {
-        std::string missing;
-        for (int rank = 0; rank < job_.size(); ++rank) {
-            if (has_arrived(rank)) {
-                continue;
-            }
-            missing += formatted("{}{} has not arrived in minibatch {}; it {}", missing.empty() ? "" : "; ",
-                                 job_.who(rank), minibatch(), job_.what(rank));
-        }
-        return missing;
-    });
+    wait.describe([&] { return missing_ranks("arrived", has_arrived); });
     await_host(sync_tree_, minibatch(), wait, has_arrived);
     await_other_hosts(wait, has_arrived);
     if (job_.channel().has_others()) {
@@ -258,10 +261,10 @@ void Context::take(const Contribution &combined, Contribution (ControlBlock::*br
 
 void Context::await_reduction() {
     Job::Wait wait(job_, "odc_all_reduce");
-    int missing = 0;
     wait.describe([&] {
-        return formatted("{} has not called odc_all_reduce in minibatch {}; it {}", job_.who(missing), minibatch(),
-                         job_.what(missing));
+        return missing_ranks("called odc_all_reduce", [&](int rank) {
+            return job_.block(rank).reductions.load(std::memory_order_acquire) > reductions_;
+        });
     });
     const auto has_come = [&](int rank) {
         const ControlBlock &other = job_.block(rank);
@@ -270,7 +273,6 @@ void Context::await_reduction() {
         if (other.reductions.load(std::memory_order_acquire) > reductions_) {
             return true;
         }
-        missing = rank;
         if (passed) {
             job_.fail_job(ODC_ERROR_MISMATCH, formatted("{} called odc_all_reduce in minibatch {}, but {} went on "
                                                         "without it",

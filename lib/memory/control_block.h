@@ -104,7 +104,7 @@ enum class SelftestResult : uint8_t { Unusable, SumsLost, Good };
 // How far a rank is in the P2P self-test (p2p_selftest.h).
 enum class SelftestStep : uint32_t { None, Opened, Read, Added, Judged };
 
-// Where ranks of this host copy gradients for this rank's GPU to add (add_slot.h): as many slots for each of them, in their order.
+// Where ranks of this host copy gradients for this rank's GPU to add (add_slot.h): as many slots for each other one, in their order.
 struct AddQueue {
     uint64_t region;  // of GPU memory; 0: there is none
     uint64_t slots;   // offset of the first AddSlot in the arena

@@ -31,6 +31,8 @@ _note_publication = _library.odc_note_publication
 _note_publication.argtypes = (ctypes.c_void_p,) * 4
 _note_combination = _library.odc_note_combination
 _note_combination.argtypes = (*(ctypes.c_void_p,) * 4, ctypes.c_size_t, ctypes.c_int32)
+_note_wait = _library.odc_note_wait
+_note_wait.argtypes = (*(ctypes.c_void_p,) * 3, ctypes.c_uint64)
 
 FINGERPRINT_BYTES = 96
 
@@ -67,6 +69,11 @@ def _spans(*arrays: array[int]) -> tuple[int, ...]:
 def note_publication(status: ctypes.c_int32, function: Any, context: int, stream: int | None) -> int:
     """Calls a function of libodc. Its status is also in `status` as soon as it returns."""
     made: int = _note_publication(ctypes.addressof(status), ctypes.cast(function, ctypes.c_void_p), context, stream)
+    return made
+
+
+def note_wait(status: ctypes.c_int32, function: Any, context: int, operation: int) -> int:
+    made: int = _note_wait(ctypes.addressof(status), ctypes.cast(function, ctypes.c_void_p), context, operation)
     return made
 
 

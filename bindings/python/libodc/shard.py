@@ -11,6 +11,7 @@ from typing import Any, Literal
 from ._abi import Memory, Status, Summation, Type, lib, odc_shard_desc, odc_slice
 from ._arguments import INT32, UINT64, c_enum, c_float, c_integer, c_integers, c_string
 from ._handle import Handle, finish
+from ._loops import note_wait
 from ._native import take_kept
 from ._streams import stream_handle
 from .buffer import Buffer
@@ -99,6 +100,7 @@ class Operation:
         self._number = number
         self._call = call
         self._shard = shard
+        self._status = ctypes.c_int32(Status.ERROR_INTERRUPTED)
 
     @property
     def complete(self) -> bool:
@@ -108,10 +110,11 @@ class Operation:
     def wait(self) -> None:
         handle = self._handle
         with handle.call_after_close(f"{self._call}_wait", self._shard) as context:
-            status = lib.odc_wait(context, self._number)
             try:
-                check(status)
+                if self._status.value != Status.OK:  # a signal's handler may have raised as it returned
+                    check(note_wait(self._status, lib.odc_wait, context, self._number))
             finally:
+                status = self._status.value
                 left = status == Status.ERROR_PHASE and handle.closed
                 if left or status == Status.OK or status <= Status.ERROR_PEER_LOST:  # otherwise it is still pending
                     handle.started.pop(self._start, None)

@@ -257,6 +257,7 @@ def steps_compiled(rank: int, size: int) -> None:
         torch._dynamo.utils.counters.clear()
         results.append(over_odc(case, mesh, UNEVEN[size], optimized=compiled_adamw, **options))
         assert torch._dynamo.utils.counters["frames"]["ok"]
+        assert not [one for one in torch._dynamo.utils.counters["graph_break"] if "libodc" in one or "ctypes" in one]
     assert_equal_steps(results[1], results[0])
     # A compiled step computes its factors in f32.
     assert_equal_steps(results[0], by_one_process(case, UNEVEN[size]), tolerance=1e-3)

@@ -22,6 +22,7 @@ from fsdp2_models import (
     run_blocked,
     run_microbatches,
     run_pending,
+    sample,
     samples,
     shard_blocks,
     square_loss,
@@ -29,6 +30,7 @@ from fsdp2_models import (
     transposed,
     whole_gradients,
 )
+from logged import warnings_logged
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
@@ -317,3 +319,22 @@ def anywhere(rank: int, size: int, bulks: dict[str, Any], layout: Callable[[Tens
 )
 def test_gradients_are_written_where_they_are(bulks: dict[str, Any], layout: Callable[[Tensor], Tensor]) -> None:
     run_torch_ranks(2, anywhere, bulks, layout)
+
+
+def steps_again(rank: int, size: int) -> None:
+    model = Case().sharded(mesh_of(size))
+    optimizer = adamw(model)
+    with attach(model, optimizer, timeout=LIMIT) as job:
+        for minibatch in range(2):
+            model(sample(minibatch, rank, 0)).square().sum().backward()
+            job.sync_gradients()
+            optimizer.step()
+            with warnings_logged() as warned:
+                optimizer.step()
+            assert [line for line in warned if "changes nothing" in line] == warned
+            assert len(warned) == (1 if rank == 0 and minibatch == 0 else 0)
+            optimizer.zero_grad()
+
+
+def test_a_second_step_is_warned_of() -> None:
+    run_torch_ranks(2, steps_again)

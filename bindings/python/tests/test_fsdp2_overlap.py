@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
+from interrupting import Interruption  # noqa: E402
 from torch_ranks import run_torch_ranks  # noqa: E402
 
 import libodc  # noqa: E402
@@ -335,9 +337,33 @@ def is_interrupted(rank: int, size: int, ended: Any) -> None:
         job.sync_gradients()
 
 
-@pytest.mark.skipif(
+needs_reset = pytest.mark.skipif(
     not hasattr(fsdp.FSDPModule, "reset_iter_state"), reason="torch before 2.13 has no reset_iter_state"
 )
+
+
+@needs_reset
 @pytest.mark.usefixtures("two_hosts")
 def test_an_interrupted_gather_is_waited_for_again() -> None:
     run_torch_ranks(2, is_interrupted, multiprocessing.Event())
+
+
+def are_interrupted_anywhere(rank: int, size: int) -> None:
+    model = untraced(size)
+    model.set_modules_to_forward_prefetch([model[0], model[2]])
+    with fsdp2.attach(model, timeout=60), torch.no_grad():
+        expected, places, where = model(torch.ones(2, 8)), 0, "none"
+        while rank == 0 and where:
+            with Interruption(places) as interruption:
+                model(torch.ones(2, 8))
+            places, where = places + 1, interruption.where
+            model.reset_iter_state()
+            assert torch.equal(model(torch.ones(2, 8)), expected), where
+        assert rank != 0 or places > 50
+
+
+@needs_reset
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="needs tables of exceptions in bytecode")
+@pytest.mark.usefixtures("two_hosts")
+def test_gathers_interrupted_anywhere() -> None:
+    run_torch_ranks(2, are_interrupted_anywhere, seconds=300)

@@ -113,8 +113,10 @@ void RankReplica::settle() {
         settle(next);
         ++settled_arrivals_;
     }
-    if (block_->reductions.load(std::memory_order_relaxed) >= reductions_before_) {
+    if (opened_ > block_->opened.load(std::memory_order_relaxed) &&
+        block_->reductions.load(std::memory_order_relaxed) >= reductions_before_) {
         block_->opened.store(opened_, std::memory_order_release);
+        ring(*block_);
     }
 }
 

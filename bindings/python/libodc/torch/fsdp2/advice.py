@@ -52,6 +52,14 @@ class Advice:
             'forwards, or attach(parameters="copy")',
         )
 
+    def on_step_again(self) -> None:
+        """A step behind a publish, without gradients since that one has let the views go."""
+        self._give(
+            "step again",
+            "optimizer.step() without sync_gradients() since the step before it changes nothing: .grad, which was the "
+            "sums themselves, is None, as after zero_grad()",
+        )
+
     def on_copies(self, why: Mapping[str, str], nbytes: int) -> None:
         """Parameters lived in their slices before. `why`: reasons by name. `nbytes`: of them on this rank."""
         if why:

@@ -209,6 +209,11 @@ class JobGradients:
         if self._viewed:
             let_go(self._viewed, _ids(one for index, one in enumerate(self._optimizers) if index not in self._to_step))
 
+    def let_go_of(self, optimizer: Optimizer) -> bool:
+        """Behind a publish: whether it has no gradients left, and some were views."""
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        return bool(self._viewed) and all(one.grad is None for one in parameters)
+
     def unused(self) -> bool:
         """Whether gradients of the last sync were neither used by a step nor cleared."""
         if self._dropped or not self._to_step:

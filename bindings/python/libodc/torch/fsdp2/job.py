@@ -105,8 +105,11 @@ class Job:
         self._advice = Advice(context.rank)
         self._installed: list[Any] = []
         for index, optimizer in enumerate(optimizers):
-            self._installed.append(optimizer.register_step_pre_hook(self._before_step))
-            self._installed.append(optimizer.register_step_post_hook(self._noted_step(index)))
+            # A step that is compiled is that without its hooks.
+            before_step = torch.compiler.disable(self._before_step)
+            noted_step = torch.compiler.disable(self._noted_step(index))
+            self._installed.append(optimizer.register_step_pre_hook(before_step))
+            self._installed.append(optimizer.register_step_post_hook(noted_step))
         # Runs before FSDP2's own hooks, which gather; a single rank gathers nothing.
         before_forward = torch.compiler.disable(lambda *_: self._before_forward())
         modules: list[Any] = [model, *(group.fsdp.module for group in groups)]
@@ -563,6 +566,8 @@ class Job:
         if self._phase is Phase.PUBLISHED:
             self._check_no_gradients("call sync_gradients() before optimizer.step()")
             self._edited = self._differing() is not None
+            if self._gradients.let_go_of(optimizer):
+                self._advice.on_step_again()
 
     def _noted_step(self, index: int) -> Callable[..., None]:
         def note(*_: Any) -> None:
