@@ -22,6 +22,7 @@ from ranks import run_ranks
 import libodc
 from libodc import Type
 from libodc._abi import lib
+from libodc._loops import note_wait
 
 PIPE = subprocess.PIPE
 
@@ -233,16 +234,14 @@ def is_closed_meanwhile(rank: int, size: int, job: str, waited: Any) -> None:
     operation = shard.gather_start(full)
 
     def wait_and_close(*arguments: Any) -> Any:
-        status = lib.odc_wait(*arguments)
+        status = note_wait(*arguments)
         closing = threading.Thread(target=context.close)
         closing.start()
         closing.join()
         return status
 
-    library = mock.Mock(wraps=lib)
-    library.odc_wait = wait_and_close
     stop.set()
-    with mock.patch("libodc.shard.lib", library), pytest.raises(libodc.InterruptedWaitError):
+    with mock.patch("libodc.shard.note_wait", wait_and_close), pytest.raises(libodc.InterruptedWaitError):
         operation.wait()
     with pytest.raises(BufferError):  # C still uses it
         full.append(0)
