@@ -216,8 +216,8 @@ struct Job {
         assert_true(count <= of.registered_before.size());
         assert_true(registered(at, block) >= of.registered_before[count - 1]);
         assert_int_equal(block.arrived.load(), calls_before(count, Call::Sync));
-        if (const uint64_t opened =
-                block.opened.load()) {  // in the minibatch that this sync ends, after all reductions
+        // In the minibatch that this sync ends, after all its reductions.
+        if (const uint64_t opened = block.opened.load()) {
             const auto sync = std::find_if(calls.begin(), calls.end(), [left = opened](Call call) mutable {
                 return call == Call::Sync && --left == 0;
             });

@@ -11,9 +11,13 @@ import sys
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
+import pytest
+
 import libodc
 
 _PACKAGE = os.path.dirname(libodc.__file__) + os.sep
+needs_tables = pytest.mark.skipif(sys.version_info < (3, 11), reason="needs tables of exceptions in bytecode")
+
 _LOOKS = ("CALL", "RESUME", "JUMP_BACKWARD")
 
 

@@ -6,7 +6,6 @@ import gc
 import math
 import os
 import random
-import sys
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 from fsdp2_models import LIMIT, Case, Net, mesh_of, named, sample, whole_gradients, whole_parameters
-from interrupting import Interruption
+from interrupting import Interruption, needs_tables
 from torch import nn
 from torch_ranks import run_torch_ranks, torch
 
@@ -24,7 +23,6 @@ from libodc.torch.fsdp2 import attach, bulk
 CALLS = ("sync", "clip", "step", "publish")
 LIVING = [("copy", "copy"), ("slice", "view")]
 PLACES = 60  # of each call, drawn at random
-needs_tables = pytest.mark.skipif(sys.version_info < (3, 11), reason="needs tables of exceptions in bytecode")
 
 
 class Loop:

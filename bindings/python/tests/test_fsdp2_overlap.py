@@ -5,7 +5,6 @@ import json
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
-from interrupting import Interruption  # noqa: E402
+from interrupting import Interruption, needs_tables  # noqa: E402
 from torch_ranks import run_torch_ranks  # noqa: E402
 
 import libodc  # noqa: E402
@@ -363,7 +362,7 @@ def are_interrupted_anywhere(rank: int, size: int) -> None:
 
 
 @needs_reset
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="needs tables of exceptions in bytecode")
+@needs_tables
 @pytest.mark.usefixtures("two_hosts")
 def test_gathers_interrupted_anywhere() -> None:
     run_torch_ranks(2, are_interrupted_anywhere, seconds=300)
